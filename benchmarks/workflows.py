@@ -7,20 +7,22 @@ of (number of arms, number of seeds) that the study has when its user looks, the
 plan; a study errs if any arm is called better or worse at any of them. `Holm` judges each look by
 itself, with Holm's correction for the arms that are there; `looks` is what verdicts rest on
 (verdict/family.py gives the looks, and tests hold these words against `compare`). Also: the power
-of both, in units of the sd of a paired difference.
+of both, in units of the sd of a paired difference; and errors, power and seeds of studies whose
+arms are trained until they are called.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from attnres_cli.records.run import RunRecord, Status
-from attnres_cli.stats.sequential import ALPHA, LEAST_SEEDS, first_rate
+from attnres_cli.stats.sequential import ALPHA, LEAST_SEEDS, MOST, first_rate
 from attnres_cli.verdict.family import family
 
 Floats = NDArray[np.float64]
@@ -207,7 +209,63 @@ def powers(n_studies: int) -> None:
             print(f"| {name} | {rule} | " + " | ".join(f"{rate:.0f}" for rate in rates) + " |")
 
 
+def pocock(n_arms: int) -> list[tuple[int, float]]:
+    """Looks at one rate each, at 7, 11, 17 and 26 seeds: found in null studies, of Bonferroni's
+    share of the rate.
+    """
+    at = [7, 11, 17, 26]
+    p = p_values(np.random.default_rng(11).normal(size=(200_000, at[-1], 1)))[:, at, 0]
+    rate = float(np.quantile(p.min(axis=1), ALPHA / n_arms))
+    return [(n, rate) for n in at]
+
+
+def growing_rules(n_arms: int) -> dict[str, list[tuple[int, float]]]:
+    """The looks at an arm of n, on at most 26 seeds, by each rule."""
+    plan = planned([(n_arms, 7)])
+    rules = {
+        "--until decided": family(plan, BASELINE, most=MOST),
+        "7 planned": family(plan, BASELINE),
+    }
+    looks = {name: takewhile(_is_within, held.looks("0")) for name, held in rules.items()}
+    return {name: list(found) for name, found in looks.items()} | {"Pocock": pocock(n_arms)}
+
+
+def _is_within(look: tuple[int, float]) -> bool:
+    return look[0] <= MOST
+
+
+def first_call(p: Floats, looks: list[tuple[int, float]]) -> tuple[NDArray[np.bool_], Floats]:
+    """(studies, arms) whether an arm is called at any of these looks, and its seeds by then."""
+    n = np.array([size for size, _ in looks])
+    is_found = p[:, n, :] < np.array([rate for _, rate in looks])[:, None]
+    called = is_found.any(axis=1)
+    return called, np.where(called, n[is_found.argmax(axis=1)], n[-1])
+
+
+def grown(n_studies: int) -> None:
+    """Print errors and power of studies whose arms get seeds until they are called, 26 at most."""
+    effects, noises = (0.5, 0.75, 1.0, 1.5), ("normal", "t, 3 df")
+    print(f"\nSeeds added until an arm is called, {MOST} at most: % of {n_studies:,} studies\n")
+    head = [
+        *(f"any called, none differs: {each}" for each in noises),
+        *(f"{e:g} sd" for e in effects),
+    ]
+    print("| arms | rule | " + " | ".join(head) + " |")
+    print("|---|---|" + "---|" * len(head))
+    null = {noise: drawn(noise, n_studies, seed=2) for noise in noises}
+    there = [drawn("normal", n_studies, -effect, seed=3) for effect in effects]
+    for n_arms in (1, 10):
+        for rule, looks in growing_rules(n_arms).items():
+            errors = [first_call(null[noise][..., :n_arms], looks)[0] for noise in noises]
+            cells = [f"{100 * each.any(axis=1).mean():.1f}" for each in errors]
+            for p in there:
+                called, seeds = first_call(p[..., :1], looks)
+                cells.append(f"{100 * called.mean():.0f} ({seeds.mean():.1f})")
+            print(f"| {n_arms} | {rule} | " + " | ".join(cells) + " |")
+
+
 if __name__ == "__main__":
     n_studies = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     error_rates(n_studies)
     powers(n_studies)
+    grown(n_studies)

@@ -17,6 +17,8 @@ from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError
 from attnres_cli.records.comparison_terms import MATCHES, Match
 
+LEAST_SEEDS = 5  # of a verdict: stats/sequential.py, which takes scipy to import
+
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe
     from attnres_cli.verdict.comparison import Comparison
@@ -36,6 +38,19 @@ class Comparing(options.Training):
         autocompletion=complete.suites,
     )
     seeds: str = typer.Option("7", help="How many seeds (5), or which (0,3,7, or 7, for one).")
+    until: str | None = options.word(
+        None,
+        "--until",
+        "decided: each arm gets seeds one by one until it has its verdict.",
+        ("decided",),
+    )
+    most: int | None = typer.Option(
+        None,
+        min=5,
+        max=1000,
+        help="With --until: the most seeds of an arm. Default: 26.",
+        show_default=False,
+    )
     match: Match = options.word(
         "tokens",
         "--match",
@@ -68,6 +83,15 @@ class Comparing(options.Training):
             raise UsageError(f"--in-process trains here: leave --launch {self.launch} out")
         return 1
 
+    @property
+    def first_seeds(self) -> tuple[int, ...]:
+        """The seeds of the plan; of one that grows, the first. Raises UsageError."""
+        if self.until is None:
+            options.refuse({"--most": self.most}, "{} is for --until decided: type it too")
+            return options.read_seeds(self.seeds)
+        options.refuse({"--seeds": self.seeds != "7"}, "--until chooses the seeds: leave {} out")
+        return tuple(range(LEAST_SEEDS))
+
     def sizes(self, whole: Recipe) -> list[Recipe]:
         """The recipe of each size, all with one learning rate where it is to be tuned."""
         from attnres_cli.config.recipe import rungs
@@ -97,6 +121,7 @@ class Comparing(options.Training):
             "--tune-lr": self.tune_lr,
             "--match": self.match != "tokens",
             "--baseline": self.baseline != "standard",
+            "--until": self.until,
         }
         options.refuse(typed, "--plan says what is compared, and how: leave {} out")
 
@@ -112,17 +137,18 @@ def ablate(asked: Comparing) -> None:
     if asked.variants and asked.suites:
         raise UsageError("give either variants or --suite, not both")
     whole = load(asked.recipe, asked.override or [], say)
-    sizes, specs, seeds = asked.sizes(whole), asked.specs(whole), options.read_seeds(asked.seeds)
+    sizes, specs, seeds = asked.sizes(whole), asked.specs(whole), asked.first_seeds
     hands = asked.hands
 
     from attnres_cli.cli import parts  # torch takes a second, and no mistake above it
     from attnres_cli.lab.comparing import Request
+    from attnres_cli.lab.until_decided import Until
 
     place = asked.place(hands, in_process=asked.in_process)
     with told_if_slow(parts.PLANNING):
         if asked.plan is None:
             terms = (asked.baseline, asked.match, asked.tune_lr, place, asked.margin)
-            request = Request(specs, seeds, *terms)
+            request = Request(specs, seeds, *terms, Until(asked.most) if asked.until else None)
             todo = parts.of_sizes(request, whole, sizes, all_here=asked.launch is None)
         else:
             asked.check_plan()

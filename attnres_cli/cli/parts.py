@@ -11,8 +11,9 @@ from attnres_cli.lab import tune
 from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation
 from attnres_cli.lab.experiment import Place
 from attnres_cli.lab.grid import canonical, resolve
+from attnres_cli.lab.until_decided import Until
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.preregister import Registration, read
+from attnres_cli.records.preregister import LEAST_SEEDS, Registration, read
 from attnres_cli.records.run import Identity
 from attnres_cli.report.plans import Step, in_all, plan_of, summed
 from attnres_cli.report.progress import OnStderr
@@ -69,11 +70,14 @@ def of_plan(name: str, place: Place) -> list[Part]:
     for number, (found, recipe, match) in enumerate(todo, 1):
         tune_lr = bool(found.tune_lr) and match == "tokens"
         margin = None if found.margin is None else str(found.margin)
-        request = Request(found.arms, found.seeds, found.baseline, match, tune_lr, place, margin)
+        until = Until(seeds=found.seeds) if found.until else None
+        seeds = found.seeds[:LEAST_SEEDS] if until else found.seeds
+        request = Request(found.arms, seeds, found.baseline, match, tune_lr, place, margin, until)
+        then = ", then each arm at its own learning rate" if tune_lr else ""
         title = (
             f"part {number} of {len(todo)}: {plural(len(found.arms), 'arm')} x "
-            f"{plural(len(found.seeds), 'seed')} under recipe {recipe.name} ({recipe.digest}), "
-            f"equal {match}{', then each arm at its own learning rate' if tune_lr else ''}"
+            f"{'up to ' if until else ''}{plural(len(found.seeds), 'seed')} under recipe "
+            f"{recipe.name} ({recipe.digest}), equal {match}{then}"
         )
         parts.append(Part(title, request, recipe))
     return parts

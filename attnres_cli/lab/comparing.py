@@ -12,6 +12,7 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import by_design, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.study_view import Held
+from attnres_cli.lab.until_decided import Growing, Until, foreseen
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
 from attnres_cli.records.plan import Plan
@@ -39,6 +40,7 @@ class Request:
     tune_lr: bool
     place: Place
     margin: str | None = None
+    until: Until | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Ablation:
         held, recipe = Store.existing(self.request.place.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
         plan, records = self._matched(own), held.runs(curves=False) if held else []
+        if self.request.until is not None:  # refused before anything is written
+            self.request.until.fixed(held, self.shared, self.baseline)
         if grid.without(plan, records).missing and (note := _of_other_code(plan, records)):
             self.watcher.note(note)
         missing = grid.without(plan, records)  # refused before anything is written
@@ -77,6 +81,8 @@ class Ablation:
             return step_times.timed(part, self.tokens, self.watcher.note, self.baseline)
 
         plan = timed(plan)
+        if (until := self.request.until) is not None:
+            self.watcher.note(foreseen(plan, until.fixed(held, plan, self.baseline)))
         yield plan, ""
         if not self.request.tune_lr:
             return
@@ -102,16 +108,33 @@ class Ablation:
             experiment.prepare(plan)
         if not store.knows_optuna():
             make_tables(place.study)
+        if self.request.until is not None:
+            self.request.until.fixed(store, self.shared, self.baseline, write=True)
         facts = self.tokens.description
         kept = store.keep_arm_recipes(plan, facts)  # of two commands one was first to time
-        plan = experiment.complete(self._matched(kept), "")
+        plan, is_tuned = self._matched(kept), self.request.tune_lr
+        plan = experiment.complete(plan, "", None if is_tuned else self._more(plan, experiment))
         asked, diverged = [plan.terms], 0
-        if self.request.tune_lr:
+        if is_tuned:
             tuned, diverged = self._tuned(plan, experiment)
             if tuned.arms:
                 experiment.complete(tune.at_rates(tuned, plan), RATED)
-                asked.append(experiment.complete(tuned, TUNED).terms)
+                more = self._more(tuned, experiment)
+                asked.append(experiment.complete(tuned, TUNED, more).terms)
         return self._judged(store, asked), len(experiment.failed) + diverged
+
+    def _more(self, plan: Plan, experiment: Experiment) -> Growing | None:
+        """What gives arms more seeds until they are decided, if that is asked for."""
+        until, store = self.request.until, experiment.store
+        if until is None:
+            return None
+        most = until.fixed(store, self.shared, self.baseline)
+
+        def judged() -> Comparison | None:
+            found = self._judged(store, [plan.terms])
+            return next((one for one in found if one.base is not None), None)
+
+        return Growing(experiment, plan, self.baseline, most, until.seeds, judged)
 
     def _matched(self, own: Sequence[ArmRecipe]) -> Plan:
         """The plan with its arms made equal in what was asked for; `own` are known already."""

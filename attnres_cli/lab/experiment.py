@@ -14,7 +14,7 @@ from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import Event, RunRecord, RunSpec, Settings, Status
+from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings, Status
 from attnres_cli.records.step_ratio import TimedArm
 from attnres_cli.store.store import Store
 
@@ -45,6 +45,16 @@ class Display(Protocol):
 
     def expect(self, n_left: int) -> None:
         """Take how many runs are left."""
+
+
+class More(Protocol):
+    """What adds runs to a plan while it is carried out."""
+
+    def __call__(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+        """Runs that are wanted beside those that are there."""
+
+    def foreseen(self, plan: Plan) -> str:
+        """What it may add to a plan whose steps have been timed."""
 
 
 class Watcher(Protocol):
@@ -97,8 +107,10 @@ class Experiment:
         self.store.plan(again, facts, retry_failed=True)
         return self.store.plan(specs, facts)
 
-    def complete(self, plan: Plan, title: str) -> Plan:
-        """Train what the study lacks of a plan, timed and told before; the plan as it was told."""
+    def complete(self, plan: Plan, title: str, more: More | None = None) -> Plan:
+        """Train what the study lacks of a plan, timed and told before, and what `more` adds to it;
+        the plan as it was told.
+        """
         records = self.records(plan.specs)
         plan = grid.without(plan, records, self.store.folder_of)
         if plan.missing:
@@ -107,9 +119,11 @@ class Experiment:
             plan = step_times.timed(plan, self.tokens, self.watcher.note, self.baseline)
             self._keep_step_ratios(plan)
             self.watcher.plan(plan, title)
+            if more is not None:
+                self.watcher.note(more.foreseen(plan))
             if lacking := memory.lacks_disk(plan, self.store.folder):
                 self.watcher.warn(lacking)
-        self.train_missing(plan, records)
+        self.train_missing(plan, records, more)
         return plan
 
     def _keep_step_ratios(self, plan: Plan) -> None:
@@ -141,21 +155,36 @@ class Experiment:
         if lost:
             self.watcher.warn(f"from the beginning again: {', '.join(lost)}; {missing}")
 
-    def train_missing(self, plan: Plan, records: Sequence[RunRecord]) -> None:
-        """Train the runs of a plan that have not ended; `records` are all of its runs."""
-        ids = [record.id for record in records]
-        if plan.missing:
+    def train_missing(
+        self, plan: Plan, records: Sequence[RunRecord], more: More | None = None
+    ) -> None:
+        """Train the runs of a plan that have not ended, and what `more` adds to them; `records` are
+        all of its runs.
+        """
+        every = [*records, *(more(records) if more else ())]
+        n_left = sum(record.status in WAITS for record in every)
+        if n_left:
             arms = {(arm.variant, plan.recipe_of(arm).digest): arm for arm in plan.arms}
-            told = len(plan.missing), plan.seconds, plan.settings
-            with self.watcher.progress(*told) as display:
-                for record in records:
-                    arm = arms[record.variant, record.recipe_digest]
-                    display.know(record, plan.recipe_of(arm), plan.recipe, arm.flops_per_token)
-                self.train(plan, lambda _n_free: ids, display)
-            records = self.store.runs(ids=ids, curves=False)
+            with self.watcher.progress(n_left, plan.seconds, plan.settings) as display:
+
+                def know(found: Sequence[RunRecord]) -> None:
+                    for record in found:
+                        arm = arms[record.variant, record.recipe_digest]
+                        display.know(record, plan.recipe_of(arm), plan.recipe, arm.flops_per_token)
+
+                def requested(_n_free: int) -> list[int]:
+                    if more is not None and (fresh := more(every)):
+                        know(fresh)
+                        every.extend(fresh)
+                        display.expect(sum(record.status in WAITS for record in fresh))
+                    return [record.id for record in every]
+
+                know(every)
+                self.train(plan, requested, display)
+            every = self.store.runs(ids=[record.id for record in every], curves=False)
         else:
             pool.sweep(self.store)
-        self.count_failed(records)
+        self.count_failed(every)
 
     def prepare(self, plan: Plan) -> None:
         """Let workers of such a plan start at once later; other work goes on meanwhile."""

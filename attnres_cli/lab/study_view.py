@@ -184,9 +184,11 @@ class Held:
         budgets = found.budgets if found else ()
         margin_nats = None if margin is None else nats(margin, slope)
         evaluated, is_routed = recipe.train.eval_tokens, "moe" in recipe.model.mlp
+        table = (chosen.recipe_digest, chosen.fingerprint, chosen.baseline)
         return Rules(
-            margin_nats, slope, budgets, self._removed, eval_tokens=evaluated, is_routed=is_routed
-        )
+            margin_nats, slope, budgets, self._removed, eval_tokens=evaluated, is_routed=is_routed,
+            most=self.store.until_decided(*table),
+        )  # fmt: skip
 
     def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:
         """The comparisons under a recipe, each with its runs; the `whole` ones with what pages and

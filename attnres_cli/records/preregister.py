@@ -37,6 +37,7 @@ class _Said(Section):
     margin: Margin = None
     tune_lr: Literal[True] | None = None  # None, as in studies of before: not said
     match: Annotated[tuple[Match, ...] | None, BeforeValidator(as_tuple)] = None
+    until: Literal["decided"] | None = None
 
 
 class _File(_Said):
@@ -60,7 +61,7 @@ class Registration(_Said):
 
     @property
     def n_runs(self) -> int:
-        """Runs that it takes, on each of its terms."""
+        """Runs that it takes, on each of its terms; at most, where it ends when it is decided."""
         return len(self.arms) * len(self.seeds)
 
     def has(self, terms: Terms) -> bool:

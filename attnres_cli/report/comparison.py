@@ -88,7 +88,11 @@ def _document(comparison: Comparison, n_tables: int) -> dict[str, Any]:
         "metric": METRIC,
         "unit": UNIT,
         "error_rate": ALPHA,
-        **picked(comparison, "planned_seeds=family.planned margin=rules.margin slope=rules.slope"),
+        **picked(
+            comparison,
+            "planned_seeds=family.planned most_seeds=family.most margin=rules.margin "
+            "slope=rules.slope",
+        ),
         "reference": picked(comparison.data, _REFERENCE),
         **picked(comparison, "versions settings"),
         "removed": [asdict(each) for each in comparison.removed],
@@ -198,14 +202,18 @@ def _looked(comparison: Comparison) -> Iterator[str]:
     """When verdicts are given."""
     held = comparison.family
     if held.rates:
-        at = [size for size, _ in islice(held.looks(next(iter(held.rates))), _SHOWN_LOOKS)]
+        arms = plural(len(held.rates), "arm")
+        at = [size for size, _ in islice(held.spending(next(iter(held.rates))), _SHOWN_LOOKS)]
         later = "" if held.is_registered else ", ...; between them no word changes"
         of = "registered" if held.is_registered else "planned"
         were = "was" if held.planned == 1 else "were"
-        yield (
-            f"verdicts at {', '.join(map(str, at))} seeds{later} ({held.planned} {were} {of} for "
-            f"{plural(len(held.rates), 'arm')})"
-        )
+        if held.most is not None:
+            yield f"verdicts at every seed from {at[0]} to {held.most}, until decided ({arms})"
+        else:
+            yield (
+                f"verdicts at {', '.join(map(str, at))} seeds{later} ({held.planned} {were} {of} "
+                f"for {arms})"
+            )
     detects = any(arm.verdict == "inconclusive" and arm.detectable for arm in comparison.arms)
     if detects and (slope := comparison.rules.slope) is not None:
         yield (

@@ -9,7 +9,7 @@ from typing import Any
 from attnres_cli.report.comparison import METRIC, UNIT
 from attnres_cli.report.table import Report, Table, columns
 from attnres_cli.stats.power import POWER, SEEDS, Pairing, seconds
-from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
+from attnres_cli.stats.sequential import LEAST_SEEDS, MOST, first_rate
 from attnres_cli.verdict.fields import picked
 from attnres_cli.verdict.numbers import duration, interval, multiple, plural
 from attnres_cli.verdict.power import MINUTES, PowerAnalysis
@@ -61,9 +61,19 @@ def report_of(found: PowerAnalysis, to_measure: Sequence[str] = ()) -> Report:
         ),
         tables=tables,
         warnings=[f"warning: {base.reason}"] if base is not None and base.reason else [],
-        notes=[*_notes(found), _resolution(found, to_measure)],
+        notes=[*_notes(found), _growing(found), _resolution(found, to_measure)],
         document=document,
         records=[picked(document | row, _FIELDS) for row in document["pairings"]],
+    )
+
+
+def _growing(found: PowerAnalysis) -> str:
+    """What it takes if seeds are added until the arms are decided."""
+    share, seeds, took = found.until_decided(found.pairings[0])
+    return (
+        f"a new study with --until decided (at most {MOST} seeds) separates {found.gap:g} in "
+        f"{share:.0%} of studies ({_name(found.pairings[0])}), after about "
+        f"{plural(seeds, 'seed')}, {duration(took)}"
     )
 
 
@@ -153,6 +163,10 @@ def _document(found: PowerAnalysis) -> dict[str, Any]:
     }
 
 
+def _until(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
+    return dict(zip(("power", "seeds", "seconds"), found.until_decided(row), strict=True))
+
+
 def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
     cost: tuple[int, int, float] | tuple[None, None, None] = (None, None, None)
     if row.needed is not None:
@@ -165,5 +179,6 @@ def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
         **dict(zip(("runs", "to_train", "seconds"), cost, strict=True)),
         "detectable": dict(zip(SEEDS, row.detectable, strict=True)),
         "resolution": {n: found.worth(v) for n, v in zip(SEEDS, row.detectable, strict=True)},
+        "until_decided": _until(row, found),
         "in_minutes": {"seeds": seeds, "detectable": nats, "resolution": worth},
     }

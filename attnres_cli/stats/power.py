@@ -21,6 +21,7 @@ SEEDS = range(LEAST_SEEDS, 14)  # for which detectable differences are given
 ASSUMED = (0.0, 0.5, 0.8)  # correlations of two arms over seeds; at 0 pairing buys nothing
 
 _MOST_SEEDS = 10_000
+_SIMULATED = 4_000
 
 
 def _gauss_legendre(n: int) -> tuple[Floats, Floats]:
@@ -162,6 +163,21 @@ def measured(
     correlation = products / math.sqrt(sizes[0] * sizes[1]) if varies else None
     seen = _seen(sd, sd_interval(sd, n_pairs), gap, alpha)
     return Pairing(correlation, n_arms=len(counted), n_pairs=n_pairs, **seen)
+
+
+def growing(looks: Sequence[tuple[int, float]], effect: float) -> tuple[float, float]:
+    """(power, mean number of pairs) of studies that grow from look to look, (pairs, rate) each,
+    until one finds a difference, in 4,000 simulated ones: normal differences, and `effect` their
+    mean over their standard deviation.
+    """
+    n = np.array([size for size, _ in looks])
+    values = np.random.default_rng(0).normal(effect, 1, (_SIMULATED, n[-1]))
+    sums, squares = (np.cumsum(each, axis=1)[:, n - 1] for each in (values, values**2))
+    t = np.abs(sums) / np.sqrt((squares - sums**2 / n) * n / (n - 1))
+    found = t > scipy.special.stdtrit(n - 1, 1 - np.array([rate for _, rate in looks]) / 2)
+    is_found = found.any(axis=1)
+    pairs = np.where(is_found, n[found.argmax(axis=1)], n[-1])
+    return float(is_found.mean()), float(pairs.mean())
 
 
 def seconds(seeds: int, runs: Sequence[tuple[int, float]], workers: int) -> tuple[int, int, float]:

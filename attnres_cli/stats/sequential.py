@@ -4,13 +4,15 @@ A study grows: seeds are added while they look promising, arms when the first di
 error rate ALPHA of a table is shared out before data:
 
 - over looks. The first stands at the planned number of seeds and has most of it; each next stands
-  at half as many again, with half of what is left. Between looks nothing new is said.
+  at half as many again, with half of what is left. Between looks nothing new is said. A table that
+  grows until it is decided has a look at every seed from five to its most, with equal parts.
 - over arms. Those of the plan share most of it; each later group of arms a part of the rest.
 
-The interval of a look is Student's at its share of the rate. A true difference lies in all of them
-at once, for all arms and looks, with probability 1 - ALPHA (the union bound), whatever their
-dependence; so it lies in their intersection, which is what is printed, and what words are read
-from. Nothing depends on when, or by which command, somebody looks.
+The interval of a look is Student's at the rate at which looks use their parts of it together
+(boundaries.py). A true difference lies in all of them at once, for all arms and looks, with
+probability 1 - ALPHA: over arms by the union bound, whatever their dependence. So it lies in their
+intersection, which is what is printed, and what words are read from. Nothing depends on when, or by
+which command, somebody looks.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from attnres_cli.stats.boundaries import nominal
+
 Floats = NDArray[np.float64]
 
 ALPHA = 0.05
@@ -34,7 +38,11 @@ LEAST_SEEDS = 5
 in the other with probability 1/4 per seed: of three seeds in 3 % of pairs of arms, of five in 0.2.
 """
 
+MOST = 26
+"""Seeds of an arm that is trained until it is decided, where nobody says otherwise."""
+
 _OF_PLAN = 0.8  # share of the arms of the plan
+_OF_GROWING = 0.95  # of a plan that grows: arms that join it get seeds until they are decided too
 _FIRST = 0.6  # of the first look; of more the second look, at 1.5 times the seeds, sees no better
 _GROWTH = 1.5
 _ROUNDING = 1e-6  # of the largest loss: what two orders of the same float32 sums differ by
@@ -80,12 +88,26 @@ def sizes(planned: int) -> Iterator[tuple[int, float]]:
         yield size, rest
 
 
-def shares(groups: Sequence[int]) -> list[float]:
+def grows(most: int, n_arms: int) -> list[tuple[int, float]]:
+    """(seeds, rate of the t test) of the looks at each arm of a plan that grows to `most` seeds."""
+    rate = ALPHA * shares([n_arms], grows=True)[0]
+    return list(nominal((n, rate * share) for n, share in every_seed(most)))
+
+
+def every_seed(most: int) -> list[tuple[int, float]]:
+    """(seeds, share of the rate) of the looks at a table that grows to `most` seeds or less."""
+    at = range(LEAST_SEEDS, max(LEAST_SEEDS, most) + 1)
+    return [(n, 1 / len(at)) for n in at]
+
+
+def shares(groups: Sequence[int], *, grows: bool = False) -> list[float]:
     """The share of the rate of one arm of each group, from the numbers of arms of the groups in the
     order in which they joined; the plan's is the first. However many follow, it is 1 in all.
+    `grows`: the table is trained until it is decided.
     """
-    rest = [(1 - _OF_PLAN) / (k * (k + 1)) for k in range(1, len(groups))]
-    return [part / n for part, n in zip([_OF_PLAN, *rest], groups, strict=True)]
+    first = _OF_GROWING if grows else _OF_PLAN
+    rest = [(1 - first) / (k * (k + 1)) for k in range(1, len(groups))]
+    return [part / n for part, n in zip([first, *rest], groups, strict=True)]
 
 
 def first_rate(n_arms: int) -> float:

@@ -20,7 +20,15 @@ from attnres_cli.records.run import Status
 from attnres_cli.store import tables
 from attnres_cli.store.holding import OF_RUNS, Holding, Row, holding
 from attnres_cli.store.planner import highest
-from attnres_cli.store.tables import IDENTITY, items, recipes, registrations, removed, runs
+from attnres_cli.store.tables import (
+    IDENTITY,
+    items,
+    recipes,
+    registrations,
+    removed,
+    runs,
+    until_decided,
+)
 
 _MEANS = ("device", "device_name", "precision", "compiled", "threads", "way")
 _MOST_TOLD = 5
@@ -34,6 +42,7 @@ def merge(connection: Connection, part: Holding) -> list[Merged]:
     here = holding(connection, "")
     for table in (recipes, tables.data, tables.arm_recipes, tables.step_ratios):
         _add(connection, table, table.primary_key.columns.keys(), part, here)
+    _grow(connection, part, here)
     _rename(connection, part, here)
     _register(connection, part, here)
     _add(connection, removed, (*IDENTITY, "removed_at"), part, here, without=("id",))
@@ -158,6 +167,20 @@ def _register(connection: Connection, part: Holding, here: Holding) -> None:
                 f"{part.study}, as {held[recipe]} here: what is fixed stays"
             )
     _add(connection, registrations, ["recipe_digest"], part, here)
+
+
+def _grow(connection: Connection, part: Holding, here: Holding) -> None:
+    """Write how far tables grow that are not here. Raises StudyError where one grows otherwise."""
+    table, (*key, _) = until_decided, until_decided.c.keys()
+    held = {tuple(row[name] for name in key): row["most"] for row in here.tables[table.name]}
+    for row in part.tables[table.name]:
+        mine = tuple(row[name] for name in key)
+        if held.get(mine, row["most"]) != row["most"]:
+            raise StudyError(
+                f"nothing is merged: recipe {row['recipe_digest']} is trained until decided with "
+                f"--most {row['most']} in {part.study}, {held[mine]} here: what is fixed stays"
+            )
+    _add(connection, table, key, part, here)
 
 
 def _identity(row: Row) -> tuple[Any, ...]:

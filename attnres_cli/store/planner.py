@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Select, Table, delete, func, insert, or_, select, text, update
 
 from attnres_cli.config.as_typed import is_searched, searched_name
 from attnres_cli.config.recipe import Recipe
@@ -16,7 +16,14 @@ from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataDescription, Identity, RunRecord, RunSpec, Status
+from attnres_cli.records.run import (
+    FIRST_TUNING_SEED,
+    DataDescription,
+    Identity,
+    RunRecord,
+    RunSpec,
+    Status,
+)
 from attnres_cli.store import postgres, rows, tables
 from attnres_cli.store.engine import readable
 from attnres_cli.store.holding import OF_RUNS
@@ -91,6 +98,25 @@ class Planner(Reader):
         return kept
 
     @patient
+    def keep_until_decided(
+        self, recipe: Recipe, facts: DataDescription, baseline: str, most: int
+    ) -> int | None:
+        """Record that arms get seeds until they are decided, before the first run of one; how many
+        seeds at most then stands. None where arms were planned otherwise before.
+        """
+        with self._write(alone=True) as connection:
+            _keep_data(connection, facts)
+            _keep_recipe(connection, recipe)
+            of, base = tables.until_decided, (recipe.digest, facts.fingerprint)
+            mine = (of.c.recipe_digest == base[0], of.c.fingerprint == base[1])
+            query = select(of.c.most).where(*mine, of.c.baseline == baseline)
+            held = connection.execute(query).scalar()
+            if held is None and not _has_arms(connection, *base, baseline):
+                connection.execute(insert(of).values((*base, baseline, most)))
+                return most
+            return held
+
+    @patient
     def register(self, found: Sequence[tuple[Registration, Recipe]]) -> None:
         """Fix what comparisons under these recipes will be, all or none; the same once more changes
         nothing. Raises StudyError where a recipe has runs, or another preregistration.
@@ -98,6 +124,19 @@ class Planner(Reader):
         with self._write(alone=True) as connection:
             for registration, recipe in found:
                 _register(connection, registration, recipe)
+
+
+def _has_arms(connection: Connection, digest: str, fingerprint: str, baseline: str) -> bool:
+    """Whether another arm than the baseline has, or had, runs of a recipe, or of one made of it."""
+    of = tables.arm_recipes
+    made = select(of.c.digest).where(of.c.base_digest == digest, of.c.fingerprint == fingerprint)
+    for table in (runs, tables.removed):
+        mine = (table.c.fingerprint == fingerprint, table.c.variant != baseline)
+        compared = (*mine, table.c.seed < FIRST_TUNING_SEED)
+        ours = or_(table.c.recipe_digest == digest, table.c.recipe_digest.in_(made))
+        if connection.execute(select(table.c.id).where(*compared, ours)).first() is not None:
+            return True
+    return False
 
 
 def _retry(connection: Connection, ids: Sequence[int]) -> None:

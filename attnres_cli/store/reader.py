@@ -155,6 +155,17 @@ class Reader:
             return [rows.to_step_ratio(row) for row in connection.execute(query)]
 
     @patient
+    def until_decided(self, recipe_digest: str, fingerprint: str, baseline: str) -> int | None:
+        """The most seeds of a table that grows until it is decided; None of any other."""
+        of = tables.until_decided
+        with self._read() as connection:
+            if upgrade.lacks(connection, of):
+                return None
+            mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
+            query = select(of.c.most).where(*mine, of.c.baseline == baseline)
+            return connection.execute(query).scalar()
+
+    @patient
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:
         """The status of each of these runs that is there: less to read than the runs."""
         query = select(runs.c.id, runs.c.status).where(runs.c.id.in_(ids))

@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 PREFIX = "attnres_"
 
-SCHEMA = "0010"  # which tables these are: a study says it in `schema`, as Alembic would write it
+SCHEMA = "0011"  # which tables these are: a study says it in `schema`, as Alembic would write it
 
 IDENTITY = ("recipe_digest", "variant", "seed", "fingerprint", "code")
 """The columns that tell a run from every other."""
@@ -180,6 +180,15 @@ step_ratios = Table(
     Column("median", Float, nullable=False),  # of the arm's seconds over the baseline's
     Column("low", Float, nullable=False),  # quartiles
     Column("high", Float, nullable=False),
+)
+
+until_decided = Table(
+    "attnres_until_decided",
+    metadata,
+    Column("recipe_digest", ForeignKey("attnres_recipes.digest"), primary_key=True),
+    Column("fingerprint", ForeignKey("attnres_data.fingerprint"), primary_key=True),
+    Column("baseline", Text, primary_key=True),
+    Column("most", Integer, nullable=False),  # seeds of an arm
 )
 
 registrations = Table(

@@ -29,6 +29,7 @@ from attnres_cli.store.tables import (
     runs,
     schema,
     step_ratios,
+    until_decided,
 )
 
 OLDER = "0007"
@@ -36,8 +37,15 @@ OLDER = "0007"
 are of tables fitted to the very tokens they were held against: they are dropped.
 """
 
-BEFORE = {"0008": (items, step_ratios), "0009": (step_ratios,)}
-"""Schemas that lack whole tables alone: what runs answered to items, ratios of step times."""
+_SINCE = (until_decided,)
+BEFORE = {
+    "0008": (items, step_ratios, *_SINCE),
+    "0009": (step_ratios, *_SINCE),
+    "0010": _SINCE,
+}
+"""Schemas that lack whole tables alone: what runs answered to items, ratios of step times, how many
+seeds a table grows to.
+"""
 
 _NEW = {
     runs.name: {"code", "weights_sha256", "note", "tags", "origin", "way"},
@@ -50,7 +58,7 @@ _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of S
 
 def tables_of(version: str) -> set[str] | None:
     """The names of a schema's tables; None of one that is not known here."""
-    lacking = {OLDER: (removed, items, step_ratios), SCHEMA: (), **BEFORE}
+    lacking = {OLDER: (removed, *BEFORE["0008"]), SCHEMA: (), **BEFORE}
     if version not in lacking:
         return None
     return metadata.tables.keys() - {table.name for table in lacking[version]}
@@ -86,7 +94,7 @@ def upgrade(connection: Connection) -> None:
     version = connection.execute(select(schema.c.version_num)).scalar_one()
     if version == OLDER:
         _upgrade_older(connection)
-    for table in BEFORE.get(version, (items, step_ratios)):
+    for table in BEFORE.get(version, BEFORE["0008"]):
         table.create(connection)
     connection.execute(update(schema).values(version_num=SCHEMA))
 

@@ -37,6 +37,7 @@ class Rules:
         eval_tokens: on which losses are measured; None: unknown.
         is_registered: whether arms and seeds were fixed before the first run, for one look.
         is_routed: whether tokens choose experts.
+        most: seeds that arms get until they are decided; None where seeds were planned.
     """
 
     margin: float | None = None
@@ -46,6 +47,7 @@ class Rules:
     is_registered: bool = False
     eval_tokens: int | None = None
     is_routed: bool = False
+    most: int | None = None
 
 
 @dataclass(frozen=True)

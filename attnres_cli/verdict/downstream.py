@@ -127,7 +127,7 @@ class _OfMeasure:
         mine, base = ([*self.runs[name].values()] for name in names)
         seeds, missing = paired_seeds(held.family, held.removed, mine, base, self.task.lacks)
         part = self.task.rate_of(self.measure)
-        rates = ((n, alpha * part) for n, alpha in held.family.looks(arm.variant))
+        rates = ((n, alpha * part) for n, alpha in held.family.spending(arm.variant))
         ours, theirs = (self._values(name, seeds) for name in names) if seeds else (_NONE, _NONE)
 
         def over(n: int) -> Crossed:

@@ -54,7 +54,8 @@ def compare(
     gone = _of_recipes(rules.removed, records, own, data)
     removed, edited = _by_code(gone, older, records)
     too = [replace(e, variant=f"{e.variant} {e.code}") for e in edited if e.variant != baseline]
-    held = family([*records, *removed, *too], baseline, is_registered=rules.is_registered)
+    every = [*records, *removed, *too]
+    held = family(every, baseline, is_registered=rules.is_registered, most=rules.most)
     there = {(run.variant, run.seed) for run in records}
     lost = tuple(each for each in removed if (each.variant, each.seed) not in there)
     table = _Table(data, terms, rules, held, by_arm.get(baseline, []), lost)

@@ -15,7 +15,7 @@ from attnres_cli.errors import StudyError
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult
 from attnres_cli.stats import power
 from attnres_cli.stats.power import Noise, Pairing
-from attnres_cli.stats.sequential import LEAST_SEEDS, first_rate
+from attnres_cli.stats.sequential import LEAST_SEEDS, MOST, first_rate, grows
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.family import BASELINE_FIRST
 from attnres_cli.verdict.judge import compare
@@ -57,6 +57,15 @@ class PowerAnalysis:
     def worth(self, nats: float) -> float | None:
         """A difference in loss as a multiple of compute; None where no slope is known."""
         return power.multiplier(nats, self.slope.value) if self.slope else None
+
+    def until_decided(self, pairing: Pairing) -> tuple[float, int, float]:
+        """Of new studies whose arms get seeds until they are decided: the share that finds the gap,
+        and the seeds and seconds that this takes, on average.
+        """
+        looks = grows(MOST, self.n_arms)
+        share, mean = power.growing(looks, self.gap / pairing.sd)
+        seeds, fresh = math.ceil(mean), [(0, each) for _, each in self.runs]
+        return share, seeds, power.seconds(seeds, fresh, self.workers)[2]
 
     def in_minutes(self, pairing: Pairing) -> tuple[int, float | None]:
         """Seeds of all arms that fit into MINUTES of training, and the least difference that they

@@ -93,7 +93,7 @@ def labelled(
         recipes = [each for each in own if (each.base_digest, each.terms) == (digest, terms)]
         rules = _fixed(one.rules, mine)
         first = compare(runs, facts, mine.baseline, terms, recipes, rules, one.older)
-        fixed.append(replace(first, registered=_label(mine, runs)))
+        fixed.append(replace(first, registered=_label(mine, first)))
     others = [other for other in found if not any(_is_same(other, one) for one in fixed)]
     return [*fixed, *_explore(others, f"not as preregistered ({mine.digest})")]
 
@@ -104,17 +104,24 @@ def _of_plan(mine: Registration, runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 def _fixed(rules: Rules, mine: Registration) -> Rules:
     margin = rules.margin if mine.margin is None else nats(mine.margin, rules.slope)
-    return replace(rules, is_registered=True, margin=margin)
+    most = len(mine.seeds) if mine.until else None
+    return replace(rules, is_registered=True, margin=margin, most=most)
 
 
-def _label(mine: Registration, runs: Sequence[RunRecord]) -> str:
-    ended = sum(run.result is not None for run in runs)
-    if ended == mine.n_runs:
+def _label(mine: Registration, found: Comparison) -> str:
+    ended = sum(run.result is not None for run in found.records)
+    if ended == mine.n_runs or (mine.until and _is_decided(mine, found)):
         return f"preregistered {mine.digest}"
     return (
         f"{EXPLORATORY} until all runs of preregistration {mine.digest} have ended: {ended} of "
         f"{mine.n_runs}"
     )
+
+
+def _is_decided(mine: Registration, found: Comparison) -> bool:
+    """Whether every arm of a plan has its word."""
+    open_ = [arm for arm in found.arms if arm.verdict in ("pending", "inconclusive")]
+    return len(found.arms) == len(mine.arms) and not open_
 
 
 def _explore(found: Sequence[Comparison], why: str) -> list[Comparison]:

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
 import ladders
 import rates
 import tuning
-from workflows import BASELINE, by_looks, error_rates, p_values, planned, powers
+from workflows import BASELINE, by_looks, error_rates, grown, p_values, planned, powers
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,12 @@ def test_the_simulation_calls_the_arms_that_compare_calls(states, make_run, fact
 def test_the_error_rates_and_powers_of_workflows_are_printed(capsys: pytest.CaptureFixture[str]):
     error_rates(200)
     powers(200)
+    grown(200)
 
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split(" | ") for line in lines if " | looks | " in line]
     assert len(rows) == 10 + 8
+    assert sum("--until decided" in line for line in lines) == 2
 
 
 @pytest.mark.parametrize("law", ladders.LAWS)

@@ -127,11 +127,13 @@ def test_a_study_without_the_table_gets_one_when_written_to(tmp_path: Path, stud
     before = study_of("s.db").runs()
     sql(path, f"DROP TABLE {table.name}")
     sql(path, "DROP TABLE attnres_step_ratios")
+    sql(path, "DROP TABLE attnres_until_decided")
     sql(path, "UPDATE attnres_schema SET version_num = '0008'")
     held = path.read_bytes()
 
     store = Store.open(str(path), create=False)
     assert (store.runs(), store.items(), store.step_ratios("d")) == (before, [], [])
+    assert store.until_decided("d", "f", "standard") is None
     assert path.read_bytes() == held
     merge([store], other := Store.open(str(tmp_path / "other.db"), create=True))
     assert len(other.runs()) == 2

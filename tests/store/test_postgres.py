@@ -114,7 +114,7 @@ def test_reading_makes_nothing_and_another_schema_can_be_named(database: Lab, st
 
     Store.open(f"{study}?options=-csearch_path%3Dmine", create=True)
 
-    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(12,)]
+    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(13,)]
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 
@@ -130,6 +130,7 @@ OLDER = (
     "DROP TABLE attnres_removed",
     "DROP TABLE attnres_items",
     "DROP TABLE attnres_step_ratios",
+    "DROP TABLE attnres_until_decided",
     "UPDATE attnres_schema SET version_num = '0007'",
 )
 COLUMNS = (
