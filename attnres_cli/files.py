@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from attnres_cli.errors import AttnresError, UsageError
@@ -15,6 +16,7 @@ _LONGEST_NAME, _LONGEST_FILE = 100, 200
 _UNSAFE = re.compile(r"[^\w.:=,+-]+")
 
 
+@lru_cache(maxsize=1024)  # thousands of runs have the names of a few designs
 def check_name(name: str, what: str) -> str:
     """The name of a recipe, design or tag as it came, if it is one. Raises ValueError for one that
     could not stand in a line of text or, part by part between slashes, in a path.

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class StepRatio:
@@ -21,6 +19,8 @@ class StepRatio:
     @classmethod
     def of(cls, ratios: Sequence[float]) -> StepRatio:
         """Of these ratios, one or more."""
+        import numpy as np  # 0.1 s, which lists of runs do not wait for
+
         low, median, high = np.quantile(np.array(ratios), (0.25, 0.5, 0.75)).tolist()
         return cls(len(ratios), median, low, high)
 

@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from attnres_cli.config import address
 from attnres_cli.errors import StudyError
 from attnres_cli.store import engine, postgres, sqlite
-from attnres_cli.store.reader import has_searches
+from attnres_cli.store.queries import has_searches
 from attnres_cli.store.retry import patiently, retry_s
 from attnres_cli.store.waits import Stalls
 

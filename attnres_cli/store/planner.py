@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, Table, delete, func, insert, or_, select, text, update
 
@@ -14,8 +14,6 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.gates import PROOFS
-from attnres_cli.records.plan import Plan
-from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import (
     FIRST_TUNING_SEED,
     DataDescription,
@@ -27,10 +25,15 @@ from attnres_cli.records.run import (
 from attnres_cli.store import postgres, rows, tables
 from attnres_cli.store.engine import readable
 from attnres_cli.store.holding import OF_RUNS
-from attnres_cli.store.reader import ARM_RECIPES, Reader
+from attnres_cli.store.queries import ARM_RECIPES
+from attnres_cli.store.reader import Reader
 from attnres_cli.store.retry import patient
 from attnres_cli.store.rows import Row, now
 from attnres_cli.store.tables import recipes, runs
+
+if TYPE_CHECKING:
+    from attnres_cli.records.plan import Plan
+    from attnres_cli.records.preregister import Registration
 
 
 class Planner(Reader):

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from sqlalchemy import URL, Connection, Engine, create_engine, func, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
@@ -106,6 +105,8 @@ def folder_of(study: str) -> Path:
     place = f"{query['service']}|{host}|{port}|{url.database}"
     name = re.sub(r"[^\w.-]", "_", url.database or query["service"])
     digest = hashlib.sha256(place.encode()).hexdigest()
+    import platformdirs
+
     return platformdirs.user_data_path("attnres") / f"{name}-{digest[:8]}.runs"
 
 

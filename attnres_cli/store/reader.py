@@ -8,30 +8,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    String,
-    column,
-    func,
-    inspect,
-    select,
-    table,
-)
+from sqlalchemy import ColumnElement, Connection, Engine, func, inspect, select
 
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.items import Items
-from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import (
     DataDescription,
-    Gate,
-    Point,
     Probe,
     Removed,
     RunRecord,
@@ -40,16 +27,15 @@ from attnres_cli.records.run import (
     weights_file,
 )
 from attnres_cli.records.step_ratio import TimedArm
-from attnres_cli.store import owner, postgres, rows, sqlite, tables, upgrade
+from attnres_cli.store import owner, postgres, queries, rows, sqlite, tables, upgrade
 from attnres_cli.store.engine import readable, refusals
 from attnres_cli.store.holding import Holding, holding
 from attnres_cli.store.retry import patient, retry_s
-from attnres_cli.store.tables import curve, data, recipes, runs
+from attnres_cli.store.tables import recipes, runs
 from attnres_cli.store.waits import Stalls
 
-ARM_RECIPES = select(tables.arm_recipes, recipes.c.name.label("recipe")).join(
-    recipes, recipes.c.digest == tables.arm_recipes.c.base_digest
-)
+if TYPE_CHECKING:
+    from attnres_cli.records.preregister import Registration
 
 
 class Reader:
@@ -97,13 +83,16 @@ class Reader:
             raise
 
     @patient
-    def runs(self, *, ids: Sequence[int] | None = None, curves: bool = True) -> list[RunRecord]:
+    def runs(
+        self, *, ids: Sequence[int] | None = None, curves: bool = True, gates: bool = True
+    ) -> list[RunRecord]:
         """Runs of the study, in the order of `ids` if given, else as planned; removed ones are left
-        out. Without curves, which are most rows of a study, reading is ten times as fast.
+        out. Without curves, which are most rows of a study, reading is ten times as fast; a list
+        that judges no run does without gates too.
         """
         mine: list[ColumnElement[bool]] = [] if ids is None else [runs.c.id.in_(ids)]
         with self._read() as connection:
-            found = records(connection, *mine, curves=curves)
+            found = queries.records(connection, *mine, curves=curves, gates=gates)
         by_id = {record.id: record for record in found}
         return found if ids is None else [by_id[n] for n in ids if n in by_id]
 
@@ -121,13 +110,15 @@ class Reader:
         """What was measured inside the models of these runs, by step; too much to be in `runs`. Of
         it only the fields of these names, if any are given.
         """
+        from attnres_cli.store import arrays  # with numpy, which lists of runs need not wait for
+
         of = tables.probes
         query = select(of).where(of.c.run_id.in_(ids)).order_by(of.c.step)
         query = query.where(of.c.name.in_(only)) if only else query
         found: dict[int, dict[int, dict[str, Any]]] = {run_id: defaultdict(dict) for run_id in ids}
         with self._read() as connection:
             for row in connection.execute(query):
-                found[row.run_id][row.step][row.name] = rows.measured(row)
+                found[row.run_id][row.step][row.name] = arrays.measured(row)
             return {
                 run_id: tuple(Probe(step, **measured) for step, measured in steps.items())
                 for run_id, steps in found.items()
@@ -136,13 +127,15 @@ class Reader:
     @patient
     def items(self, ids: Sequence[int] | None = None) -> list[Items]:
         """What these runs, or all, have answered to items of tasks, by run and task."""
+        from attnres_cli.store import arrays
+
         of = tables.items
         mine = [] if ids is None else [of.c.run_id.in_(ids)]
         with self._read() as connection:
             if upgrade.lacks(connection, of):
                 return []
             query = select(of).where(*mine).order_by(of.c.run_id, of.c.task)
-            return [rows.to_items(row) for row in connection.execute(query)]
+            return [arrays.to_items(row) for row in connection.execute(query)]
 
     @patient
     def step_ratios(self, recipe_digest: str) -> list[TimedArm]:
@@ -177,8 +170,8 @@ class Reader:
         """Where runs stand at this moment, all of the study's if none are named."""
         mine = [] if ids is None else [runs.c.id.in_(ids)]
         with self._read() as connection:
-            query = upgrade.rows_of(connection, runs).where(*mine)
-            return {row.id: rows.to_standing(row) for row in connection.execute(query)}
+            found = queries.every(connection, rows.STANDINGS.where(*mine))
+            return {row.id: rows.to_standing(row) for row in found}
 
     @patient
     def owners(self, ids: Sequence[int]) -> dict[int, str]:
@@ -237,7 +230,7 @@ class Reader:
     def data(self, fingerprint: str) -> DataDescription:
         """What is known of the data with that fingerprint."""
         with self._read() as connection:
-            return facts(connection, fingerprint)
+            return queries.facts(connection, fingerprint)
 
     @patient
     def arm_recipes(
@@ -245,7 +238,7 @@ class Reader:
     ) -> list[ArmRecipe]:
         """The recipes of single arms, all of the study's or those derived from one recipe."""
         of = tables.arm_recipes
-        query = ARM_RECIPES.order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
+        query = queries.ARM_RECIPES.order_by(of.c.matched, of.c.baseline, of.c.tuned, of.c.variant)
         if base_digest is not None:
             query = query.where(of.c.base_digest == base_digest, of.c.fingerprint == fingerprint)
         with self._read() as connection:
@@ -254,6 +247,8 @@ class Reader:
     @patient
     def registrations(self) -> list[Registration]:
         """All preregistrations of the study. Raises StudyError where one was changed since."""
+        from attnres_cli.records.preregister import Registration
+
         with self._read() as connection:
             held = connection.execute(select(tables.registrations)).all()
             found = [Registration.model_validate(row.document) for row in held]
@@ -275,43 +270,10 @@ class Reader:
     def has_searches(self) -> bool:
         """Whether Optuna's tables, beside ours, hold a search."""
         with self._read() as connection:
-            return has_searches(connection)
+            return queries.has_searches(connection)
 
     @patient
     def knows_optuna(self) -> bool:
         """Whether Optuna's tables are there, with searches or without."""
         with self._read() as connection:
             return inspect(connection).has_table("studies")
-
-
-def records(
-    connection: Connection, *mine: ColumnElement[bool], curves: bool = True
-) -> list[RunRecord]:
-    """The runs that are all of this, with gates, and curves if they are asked for, by number."""
-    query = upgrade.rows_of(connection, runs).add_columns(recipes.c.name.label("recipe"))
-    query = query.join_from(runs, recipes).where(*mine)
-    losses = select(curve.c.run_id, curve.c.step, curve.c.train_loss, curve.c.val_loss)
-    losses = losses.join(runs).where(*mine).order_by(curve.c.run_id, curve.c.step)
-    found = connection.execute(query.order_by(runs.c.id)).all()
-    of_curve: dict[int, list[Point]] = defaultdict(list)
-    for run_id, *losses_at in connection.execute(losses).all() if curves else []:
-        of_curve[run_id].append(rows.to_point(*losses_at))
-    of_run: dict[int, list[Gate]] = defaultdict(list)
-    for gate in connection.execute(select(tables.gates).join(runs).where(*mine)):
-        of_run[gate.run_id].append(rows.to_gate(gate))
-    return [rows.to_record(row, of_curve[row.id], of_run[row.id]) for row in found]
-
-
-def facts(connection: Connection, fingerprint: str) -> DataDescription:
-    """What is known of the data with that fingerprint."""
-    query = upgrade.rows_of(connection, data).where(data.c.fingerprint == fingerprint)
-    return rows.to_facts(connection.execute(query).one())
-
-
-def has_searches(connection: Connection) -> bool:
-    """Whether Optuna's tables, beside ours, hold a search; Optuna itself is not asked."""
-    if not inspect(connection).has_table("studies"):
-        return False
-    name = column("study_name", String)
-    ours = select(name).select_from(table("studies", name)).where(name.startswith("attnres-"))
-    return connection.execute(ours.limit(1)).first() is not None

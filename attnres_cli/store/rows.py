@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
@@ -11,21 +10,18 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Row as SqlRow
-from sqlalchemy import Table
+from sqlalchemy import Table, select
 
 from attnres_cli.config.reading import as_tuples
 from attnres_cli.files import check_name
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Trial, Tuned
 from attnres_cli.records.gates import DOUBTS, MEANING, PROOFS
-from attnres_cli.records.items import Items, Kind
 from attnres_cli.records.run import (
     DataDescription,
     Gate,
     Point,
-    Probe,
     Removed,
     RunRecord,
     RunResult,
@@ -40,7 +36,6 @@ from attnres_cli.store.tables import (
     arm_recipes,
     data,
     gates,
-    items,
     removed,
     runs,
     step_ratios,
@@ -54,8 +49,6 @@ _TIMES = ("created_at", "started_at", "finished_at", "heartbeat_at")
 
 WAITING = {"status": Status.PENDING, "owner": None, "error": None}
 """What makes a run one that waits for a worker."""
-
-_TEXTS = ("no_mixing", "added")  # of a probe; all else are numbers
 
 
 def now() -> str:
@@ -86,40 +79,45 @@ def of_removed(row: Row, reason: str | None) -> dict[str, Any]:
 
 def to_removed(row: Row) -> Removed:
     """A row of attnres_removed."""
-    values = _shared(Removed, removed, row) | {"status": Status(row.status), "code": code_of(row)}
+    values = shared(Removed, removed, row) | {"status": Status(row.status), "code": code_of(row)}
     return Removed(**(values | {"val_loss": _or_nan(row.val_loss)}))
 
 
 def to_step_ratio(row: Row) -> TimedArm:
     """A row of attnres_step_ratios."""
-    return TimedArm(**_shared(TimedArm, step_ratios, row))
+    return TimedArm(**shared(TimedArm, step_ratios, row))
 
 
-def _shared(kind: Any, table: Table, found: object) -> dict[str, Any]:
+def shared(kind: Any, table: Table, found: object) -> dict[str, Any]:
     """The fields of a dataclass that are columns of a table, of an object or row that has them."""
-    columns = _columns(kind, table)
-    values = dict(zip(columns, attrgetter(*columns)(found), strict=True))
-    for name, value in values.items():
-        if not isinstance(value, columns[name]):  # SQLite puts anything into any column
-            raise ValueError(f"{table.name}.{name} holds {value!r}")
+    names, read = columns(kind, table)
+    values = sound(table, dict(zip(names, read(found), strict=True)))
     if "variant" in values:
         check_name(values["variant"], "variant")
     return values
 
 
-def sound(table: Table, row: Mapping[str, Any]) -> Mapping[str, Any]:
+def sound(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     """A row of a table as it is. Raises ValueError for a value that its column cannot have."""
-    for name, types in _types(table).items():
-        if not isinstance(row[name], types):
-            raise ValueError(f"{table.name}.{name} holds {row[name]!r}")
+    if wrong := _wrong(table, tuple(row), tuple(map(type, row.values()))):
+        raise ValueError(f"{table.name}.{wrong} holds {row[wrong]!r}")
     return row
 
 
 @cache
-def _columns(kind: Any, table: Table) -> dict[str, tuple[type, ...]]:
-    """Those that are fields of the dataclass, and what each may hold."""
+def columns(kind: Any, table: Table) -> tuple[tuple[str, ...], attrgetter[tuple[Any, ...]]]:
+    """The names of those that are fields of the dataclass, two or more, and what reads them."""
     names = {field.name for field in fields(kind)}
-    return {name: types for name, types in _types(table).items() if name in names}
+    found = tuple(name for name in _types(table) if name in names)
+    return found, attrgetter(*found)
+
+
+@cache  # thousands of rows have the same few types; SQLite puts anything into any column
+def _wrong(table: Table, names: tuple[str, ...], held: tuple[type, ...]) -> str:
+    """The first column that cannot have a value of such a type; empty where all can."""
+    types = _types(table)
+    pairs = zip(names, held, strict=True)
+    return next((name for name, one in pairs if not issubclass(one, types[name])), "")
 
 
 @cache
@@ -142,86 +140,26 @@ def to_point(step: Any, train_loss: Any, val_loss: Any) -> Point:
 
 def to_gate(row: Row) -> Gate:
     """A row of attnres_gates."""
-    return Gate(**_shared(Gate, gates, row))
+    return Gate(**shared(Gate, gates, row))
 
 
 def to_facts(row: Row) -> DataDescription:
     """A row of attnres_data."""
-    return DataDescription(**_shared(DataDescription, data, row))
+    return DataDescription(**shared(DataDescription, data, row))
 
 
 def of_result(result: RunResult) -> dict[str, Any]:
     """A result as columns of attnres_runs."""
-    values = _shared(RunResult, runs, result) | asdict(result.settings)
+    values = shared(RunResult, runs, result) | asdict(result.settings)
     wrong = [text for name, text in result.proofs if text and name in PROOFS]
     return without_nan(values | {"step": result.steps, "error": "; ".join(wrong) or None})
-
-
-def of_probe(run_id: int, probe: Probe) -> list[dict[str, Any]]:
-    """Rows of attnres_probes: one for each thing that was measured, none for what was not."""
-    found = []
-    for name, value in vars(probe).items():
-        if name == "step" or not value:
-            continue
-        is_text = name in _TEXTS
-        array = np.frombuffer(value.encode(), np.uint8) if is_text else np.array(value, "<f4")
-        shape = [] if is_text else list(array.shape)
-        row = {"run_id": run_id, "step": probe.step, "name": name, "shape": shape}
-        found.append(row | {"data": array.tobytes()})
-    return found
-
-
-def measured(row: Row) -> Any:
-    """What a row of attnres_probes holds: the text, numbers or rows of numbers."""
-    if row.name in _TEXTS:
-        return row.data.decode()
-    array = np.frombuffer(row.data, "<f4").reshape(row.shape)
-    return tuple(tuple(each) if array.ndim > 1 else each for each in array.tolist())
-
-
-def of_items(found: Items) -> dict[str, Any]:
-    """A row of attnres_items. Its data, compressed: numbers of documents (int32), their hashes (8
-    bytes each), then each metric's values (float32), all little-endian.
-    """
-    parts = [np.array(found.doc_ids, "<i4").tobytes(), bytes.fromhex("".join(found.doc_hashes))]
-    parts += [np.array(values, "<f4").tobytes() for values in found.values.values()]
-    own = {"n_items": len(found.doc_ids), "metrics": list(found.values), "evaluated_at": now()}
-    return _shared(Items, items, found) | own | {"data": zlib.compress(b"".join(parts))}
-
-
-def to_items(row: Row) -> Items:
-    """A row of attnres_items."""
-    names, n = [check_name(name, "metric") for name in row.metrics], row.n_items
-    if n < 1:
-        raise ValueError(f"attnres_items.n_items holds {n!r}")
-    held = _decompressed(row.data, n * (12 + 4 * len(names)))
-    numbers = np.frombuffer(held, "<f4", offset=12 * n).reshape(len(names), n)
-    hashes = held[4 * n : 12 * n]
-    check_name(row.task, "task")
-    return Items(
-        **_shared(Items, items, row) | {"kind": Kind(row.kind)},
-        doc_ids=tuple(np.frombuffer(held, "<i4", n).tolist()),
-        doc_hashes=tuple(hashes[i : i + 8].hex() for i in range(0, 8 * n, 8)),
-        values={name: tuple(of) for name, of in zip(names, numbers.tolist(), strict=True)},
-    )
-
-
-def _decompressed(data: bytes, size: int) -> bytes:
-    """Exactly `size` bytes. Raises ValueError, whatever the data are."""
-    try:
-        held = zlib.decompressobj().decompress(data, size + 1)
-    except zlib.error as error:
-        raise ValueError(f"attnres_items.data: {error}") from error
-    if len(held) != size:
-        raise ValueError(f"attnres_items.data holds {len(held)} bytes or more, not {size}")
-    return held
 
 
 def of_arm_recipe(found: ArmRecipe) -> dict[str, Any]:
     """An arm's recipe as a row of attnres_arm_recipes."""
     terms, how = found.terms, asdict(found.how)
     by = {"matched": terms.match, "baseline": terms.baseline, "tuned": terms.is_tuned}
-    return _shared(ArmRecipe, arm_recipes, found) | by | {"how": how}
+    return shared(ArmRecipe, arm_recipes, found) | by | {"how": how}
 
 
 def to_arm_recipe(row: Row) -> ArmRecipe:
@@ -234,7 +172,7 @@ def to_arm_recipe(row: Row) -> ArmRecipe:
         held["second"] = tuple(Trial(**each) for each in held["second"])
     how = Tuned(**held) if row.tuned else given if "is_own" in held else Matched(**held)
     terms = Terms(row.matched, row.baseline, row.tuned, by_design=given is not None)
-    values = _shared(ArmRecipe, arm_recipes, row)
+    values = shared(ArmRecipe, arm_recipes, row)
     return ArmRecipe(**(values | {"terms": terms, "how": how, "recipe": row.recipe}))
 
 
@@ -242,7 +180,7 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
     """A row of attnres_runs (with its recipe's name), its curve and its gates."""
     status = Status(row.status)
     ended = status in (Status.COMPLETE, Status.DIVERGED)
-    values = _shared(RunRecord, runs, row) | {"status": status, "versions": row.versions or {}}
+    values = shared(RunRecord, runs, row) | {"status": status, "versions": row.versions or {}}
     if not all(isinstance(each, str) for each in values["versions"].values()):
         raise ValueError(f"attnres_runs.versions holds {values['versions']!r}")
     tags = tuple(check_name(tag, "tag") for tag in row.tags or ())
@@ -260,21 +198,21 @@ def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> 
 def to_standing(row: Row) -> Standing:
     """A row of attnres_runs, with what the kernel knows of its process."""
     alive = None if row.owner is None else owner.is_alive(row.owner)
-    values = _shared(Standing, runs, row)
+    values = shared(Standing, runs, row)
     for name in _TIMES:
         datetime.fromisoformat(values[name] or row.created_at)
     return Standing(run_id=row.id, is_alive=alive, **values)
 
 
 def _to_result(row: Row, points: Sequence[Point], gates: Sequence[Gate]) -> RunResult:
-    values = _shared(RunResult, runs, row) | {"status": Status(row.status)}
+    values = shared(RunResult, runs, row) | {"status": Status(row.status)}
     if missing := [
         name for name, value in values.items() if value is None and name not in _MAY_LACK
     ]:
         raise ValueError(f"run {row.id} has ended without {missing[0]}")
     for loss in ("val_loss", "initial_loss"):
         values[loss] = _or_nan(values[loss])
-    found = _shared(Settings, runs, row)
+    found = shared(Settings, runs, row)
     settings = Settings(**found | {"way": found["way"] or ""})
     if None in vars(settings).values():
         raise ValueError(f"run {row.id} has ended, nobody knows how it was computed")
@@ -297,3 +235,7 @@ def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
         return isinstance(value, float) and math.isnan(value)
 
     return {key: None if is_nan(value) else value for key, value in values.items()}
+
+
+STANDINGS = select(runs.c.id, *(runs.c[name] for name in columns(Standing, runs)[0]))
+"""Of attnres_runs what `to_standing` reads."""

@@ -30,7 +30,7 @@ from attnres_cli.store import merge, owner, rows, sqlite, tables
 from attnres_cli.store.engine import connect, runs_folder
 from attnres_cli.store.holding import OF_RUNS, Holding
 from attnres_cli.store.planner import Planner, free, highest
-from attnres_cli.store.reader import facts, records
+from attnres_cli.store.queries import facts, records
 from attnres_cli.store.retry import patient, patiently, retry_s
 from attnres_cli.store.rows import Row, now
 from attnres_cli.store.tables import curve, runs
@@ -98,6 +98,8 @@ class Store(Planner):
     @patient
     def finish(self, record: RunRecord) -> None:
         """Record the result of a run that this process has claimed: curve, gates, probes."""
+        from attnres_cli.store import arrays  # with numpy, which lists of runs need not wait for
+
         result = record.result
         assert result is not None
         with self._write() as connection:
@@ -105,7 +107,7 @@ class Store(Planner):
             if not _end(connection, record.id, values, record.versions):
                 return
             met = gates.of(result, facts(connection, record.fingerprint))
-            probes = [row for probe in result.probes for row in rows.of_probe(record.id, probe)]
+            probes = [row for probe in result.probes for row in arrays.of_probe(record.id, probe)]
             parts = [(curve, [asdict(point) for point in result.curve]), (tables.probes, probes)]
             for table, found in [*parts, (tables.gates, [asdict(gate) for gate in met])]:
                 written = [rows.without_nan(row | {"run_id": record.id}) for row in found]
@@ -168,7 +170,9 @@ class Store(Planner):
     @patient
     def keep_items(self, found: Items) -> None:
         """Write what a run answered to a task's items, in place of what it did before."""
-        row, of = rows.of_items(found), tables.items
+        from attnres_cli.store import arrays
+
+        row, of = arrays.of_items(found), tables.items
         with self._write() as connection:
             mine = (of.c.run_id == found.run_id, of.c.task == found.task)
             connection.execute(delete(of).where(*mine))

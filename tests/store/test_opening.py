@@ -27,7 +27,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.code import Code
 from attnres_cli.records.run import RunRecord, RunSpec
-from attnres_cli.store import engine, reader
+from attnres_cli.store import engine, queries
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store
 from attnres_cli.store.tables import PREFIX, SCHEMA, metadata
@@ -372,7 +372,7 @@ def test_a_reader_without_write_permission_reads_again_when_the_study_changes_me
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     path = public / "study.db"
-    before, read, written = plan(path), reader.records, []
+    before, read, written = plan(path), queries.records, []
     path.chmod(0o444)
     removed = [record.id for record in before[:20]]
 
@@ -388,7 +388,7 @@ def test_a_reader_without_write_permission_reads_again_when_the_study_changes_me
     with as_nobody():
         store = Store.open(str(path), create=False)
         undisturbed = store.runs()
-        monkeypatch.setattr(reader, "records", meanwhile)
+        monkeypatch.setattr(queries, "records", meanwhile)
         found = store.runs()
 
     assert undisturbed == before
