@@ -1,9 +1,11 @@
-"""How a section of a recipe is read: numbers as people write them, and keys that go together."""
+"""How a section of a recipe is read: numbers as people write them, keys that go together, and in
+words what is wrong.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar
 
@@ -95,3 +97,28 @@ def kinds(known: Collection[str]) -> BeforeValidator:
         return found[0] if len(found) == 1 else found
 
     return BeforeValidator(read)
+
+
+def explain(problem: Any, whole: type[BaseModel]) -> str:
+    """One of pydantic's findings in such a section as `key: what is wrong, what came`."""
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *sections, key = problem["loc"]
+        section = f"{'.'.join(sections)}: " if sections else ""
+        return section + unknown("key", str(key), _keys(sections, whole))
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    if problem["type"] == "model_type":
+        return f"{where}: expected a section with keys, got {problem['input']!r}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "int_type":
+        message += " (as 2000000, 2M or 1.5k; k, M and B are known)"
+    if problem["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _keys(sections: Sequence[Any], level: type[BaseModel]) -> list[str]:
+    for section in sections:
+        level = level.model_fields[section].annotation  # type: ignore[assignment]
+    return list(level.model_fields)

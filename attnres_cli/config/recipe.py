@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
     ValidationError,
@@ -22,7 +21,7 @@ from attnres_cli.config import arms as own
 from attnres_cli.config import complete, strict_yaml
 from attnres_cli.config import overrides as overrides_
 from attnres_cli.config.margin import Margin
-from attnres_cli.config.reading import Section, as_tuple, as_tuples
+from attnres_cli.config.reading import Section, as_tuple, as_tuples, explain
 from attnres_cli.config.sections import Data, Model, Optim, Train
 from attnres_cli.errors import AttnresError, RecipeError, unknown
 from attnres_cli.files import check_name, path_of, read_text
@@ -287,29 +286,4 @@ def validate(values: Mapping[str, Any], origin: str) -> Recipe:
         # a misspelt key first: it is why another one is missing
         first, *more = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         rest = f" (and {len(more)} more)" if more else ""
-        raise RecipeError(f"{origin}: {explain(first)}{rest}") from None
-
-
-def explain(problem: Any, whole: type[BaseModel] = Recipe) -> str:
-    """One of pydantic's findings as `key: what is wrong, what came`."""
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        *sections, key = problem["loc"]
-        section = f"{'.'.join(sections)}: " if sections else ""
-        return section + unknown("key", str(key), _keys(sections, whole))
-    if problem["type"] == "missing":
-        return f"{where} is missing"
-    if problem["type"] == "model_type":
-        return f"{where}: expected a section with keys, got {problem['input']!r}"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "int_type":
-        message += " (as 2000000, 2M or 1.5k; k, M and B are known)"
-    if problem["type"] == "value_error":
-        return f"{where}: {message}" if where else message
-    return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
-
-
-def _keys(sections: Sequence[Any], level: type[BaseModel]) -> list[str]:
-    for section in sections:
-        level = level.model_fields[section].annotation  # type: ignore[assignment]
-    return list(level.model_fields)
+        raise RecipeError(f"{origin}: {explain(first, Recipe)}{rest}") from None

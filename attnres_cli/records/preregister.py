@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.margin import Margin
-from attnres_cli.config.reading import Section, as_tuple
+from attnres_cli.config.reading import Section, as_tuple, explain
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.shipped import plan_text
 from attnres_cli.config.strict_yaml import documents
@@ -100,7 +100,7 @@ def _said(values: Any, origin: str, canonical: Canonical) -> list[tuple[Registra
     try:
         said = _File.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"{origin}: {recipes.explain(error.errors()[0], _File)}") from None
+        raise RecipeError(f"{origin}: {explain(error.errors()[0], _File)}") from None
     if len(set(said.seeds)) < len(said.seeds):
         raise RecipeError(f"{origin}: seeds: different ones are needed, got {list(said.seeds)}")
     found = []
