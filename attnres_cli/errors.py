@@ -105,6 +105,16 @@ class UsageError(AttnresError):
     """Any other argument on the command line that cannot be meant."""
 
 
+_NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
+
+
+def last_line(error: str | None) -> str:
+    """The line of a traceback that names the error; CUDA's go on with advice below it."""
+    lines = (error or "unknown").strip().splitlines()
+    named = [line for line in lines if _NAMES_ERROR.match(line)]
+    return (named or lines)[-1]
+
+
 _MOST_KNOWN = 40  # names in an error: all designs or settings, not all digests of a study
 
 

@@ -19,7 +19,7 @@ from attnres_cli.cli import options
 from attnres_cli.cli.export import export
 from attnres_cli.cli.merge import merge
 from attnres_cli.config import address
-from attnres_cli.console import say, warn
+from attnres_cli.console import say, uncollected, warn
 from attnres_cli.errors import SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -55,13 +55,15 @@ class Listing(options.Filtered):
 
 @app.command("list")
 @options.takes(Listing)
+@uncollected()
 def list_runs(asked: Listing) -> None:
     """List the runs with status, progress and who runs them."""
     from attnres_cli.lab.run_listing import listed
     from attnres_cli.report.runs import list_of
 
     store = options.opened(asked.study)
-    options.show(list_of(listed(store, asked.filter.of(store.runs(curves=False)))), asked.form)
+    found = asked.filter.of(store.runs(curves=False, gates=False))
+    options.show(list_of(listed(store, found)), asked.form)
 
 
 @app.command("show")

@@ -46,7 +46,7 @@ class Study:
         """A record per run, with a key per setting in which runs differ, as `optim.lr`; the same as
         `attnres runs --format csv` has.
         """
-        return as_records(listed(self._store, self._store.runs(curves=False)))
+        return as_records(listed(self._store, self._store.runs(curves=False, gates=False)))
 
     def curves(self) -> list[Record]:
         """A record per point of every run's curve; a loss that was not measured there is None."""

@@ -17,6 +17,9 @@ from attnres_cli.store.store import Store
 
 _PLACES = ("data.path", "data.val_path")
 
+_Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""See `settings_of`."""
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -84,9 +87,19 @@ def listed(store: Store, records: Sequence[RunRecord]) -> list[Listed]:
     for digest, recipe in held.items():
         first.setdefault(plain_name(recipe.name), held[made_of.get(digest, digest)])
     bases = {name: _base(name, recipe) for name, recipe in first.items()}
+
+    @cache  # not by the recipe, whose hash takes as long
+    def own(digest: str) -> _Settings:
+        return settings_of(held[digest])
+
+    @cache
+    def shared(name: str, variant: str) -> _Settings:
+        return settings_of(bases[name][0].of(variant))
+
+    names = {(r.recipe_digest, r.variant): plain_name(r.recipe) for r in records}
     apart = {
-        key: _apart(held[key[0]], bases[plain_name(name)], key[1])
-        for key, name in {(r.recipe_digest, r.variant): r.recipe for r in records}.items()
+        (digest, variant): (*_apart(own(digest), shared(name, variant)), bases[name][1])
+        for (digest, variant), name in names.items()
     }
     return [
         Listed(record, standings[record.id], held[record.recipe_digest], *apart[key])
@@ -103,26 +116,19 @@ def _base(name: str, first: Recipe) -> tuple[Recipe, str]:
     return first, f"the first recipe {name} of this study"
 
 
-def _apart(
-    recipe: Recipe, base: tuple[Recipe, str], variant: str
-) -> tuple[Mapping[str, Any], dict[str, Any], str, str]:
-    """The settings of a variant's runs, those that its base has not, the same typed, the base."""
-    shared, words = base[0].of(variant), base[1]
-    mine, theirs = derived(recipe), derived(shared)
-    ours, others = _settings(recipe), _settings(shared)
-    own = {k: v for k, v in mine.items() if v != theirs.get(k) and ours[k] != others.get(k)}
-    differs = " ".join(typed(key, value) for key, value in own.items())
-    return mine, own, differs, words
+def _apart(mine: _Settings, base: _Settings) -> tuple[Mapping[str, Any], dict[str, Any], str]:
+    """The settings of a run, those that its base has not, and the same typed."""
+    (ours, derived), (others, theirs) = mine, base
+    own = {k: v for k, v in derived.items() if v != theirs.get(k) and ours[k] != others.get(k)}
+    return derived, own, " ".join(typed(key, value) for key, value in own.items())
 
 
-_settings = cache(settings)  # a study has a few recipes, and thousands of runs
-
-
-@cache
-def derived(recipe: Recipe) -> Mapping[str, Any]:
-    """The settings of a run's recipe, by section.key: sizes that are not set as they follow from
-    the others. Without places of data, of which a study knows the first alone.
+def settings_of(recipe: Recipe) -> _Settings:
+    """The settings of a run's recipe, by section.key: first as they are, then with sizes that are
+    not set as they follow from the others, and without places of data, of which a study knows the
+    first alone.
     """
-    shape = asdict(recipe.model.shape(vocab_size=1))
-    found = {key: value for key, value in _settings(recipe).items() if key not in _PLACES}
-    return found | {key: shape[key.removeprefix("model.")] for key in found if "model." in key}
+    held, shape = settings(recipe), asdict(recipe.model.shape(vocab_size=1))
+    found = {key: value for key, value in held.items() if key not in _PLACES}
+    sizes = {key: shape[key.removeprefix("model.")] for key in found if "model." in key}
+    return held, found | sizes

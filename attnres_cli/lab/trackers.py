@@ -17,7 +17,7 @@ from typing import Any
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, required
 from attnres_cli.files import slug
-from attnres_cli.lab.run_listing import derived
+from attnres_cli.lab.run_listing import settings_of
 from attnres_cli.records.run import Probe, RunRecord, Status
 from attnres_cli.store.store import Store
 
@@ -125,7 +125,8 @@ def hyperparameters(run: RunRecord, recipe: Recipe) -> dict[str, str | float | b
     found: dict[str, str | float | bool] = {"variant": run.variant, "seed": run.seed}
     found["status"] = str(run.status)
     found |= {"recipe": run.recipe, "recipe_digest": run.recipe_digest, "data": run.fingerprint}
-    return found | {k: v for k, v in derived(recipe).items() if isinstance(v, str | float | int)}
+    _, own = settings_of(recipe)
+    return found | {k: v for k, v in own.items() if isinstance(v, str | float | int)}
 
 
 def _scalars(run: RunRecord, probes: Sequence[Probe]) -> Iterator[Scalars]:

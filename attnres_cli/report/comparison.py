@@ -8,6 +8,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+from attnres_cli.errors import last_line
 from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import stated
 from attnres_cli.records.run import DataDescription, Status
@@ -17,7 +18,7 @@ from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.codes import shown
-from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison, last_line
+from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
 from attnres_cli.verdict.fields import keys, picked
 from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.rows import FIELDS, fields_of, multipliers, record

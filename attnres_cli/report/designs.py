@@ -9,9 +9,8 @@ from attnres_cli.config import recipe as recipes
 from attnres_cli.config import shipped
 from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
-from attnres_cli.report.plans import params
 from attnres_cli.report.table import Cell, Report, Table, columns
-from attnres_cli.verdict.numbers import plural
+from attnres_cli.verdict.numbers import params, plural
 
 _SHADES = " ·░▒▓█"
 _MOST_SITES = 65

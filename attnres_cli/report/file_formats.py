@@ -44,13 +44,18 @@ def glance(report: Report, form: str, out: TextIO, *more: str) -> None:
 
 def to_json(report: Report) -> str:
     """What scripts read. A number that is not finite is null."""
-    document = report.document
+    document = _made(report.document)
     if document is None:  # then what it says, and the rows of its tables
         document = picked(report, "title text tables caveats warnings notes")
         document["tables"] = [{"title": each.title, "rows": _rows(each)} for each in report.shown]
     if report.more is not None:
         document = document | {"more": [other.document for other in report.more]}
     return json.dumps(plain(document), indent=2, allow_nan=False)
+
+
+def _made(value: Any) -> Any:
+    """What stands there, or what the function there makes."""
+    return value() if callable(value) else value
 
 
 def plain(value: Any) -> Any:
@@ -69,7 +74,7 @@ def _rows(table: Table) -> list[dict[str, str]]:
 
 def to_csv(report: Report) -> str:
     """A header and a line per record; without records the rows of the tables."""
-    records = [record for one in report for record in one.records]
+    records = [record for one in report for record in _made(one.records)]
     if not records and not report.fields:
         records = [row for table in report.shown for row in _rows(table)]
     fields = report.fields or list(dict.fromkeys(name for each in records for name in each))

@@ -9,6 +9,7 @@ from itertools import compress
 
 from attnres_cli.config import address
 from attnres_cli.config.as_typed import PLUGIN, plugins_typed
+from attnres_cli.errors import last_line
 from attnres_cli.records import gates
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.report import against, answer, scaling
@@ -21,7 +22,7 @@ from attnres_cli.report.search_page import section as search_section
 from attnres_cli.report.table import MOST_CAVEATS, Cell, Column, Table, capital, columns, grouped
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
-from attnres_cli.verdict.comparison import ArmResult, Comparison, last_line
+from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import number
 from attnres_cli.verdict.optima import Finding

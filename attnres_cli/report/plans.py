@@ -14,7 +14,7 @@ from attnres_cli.records.search_records import Search
 from attnres_cli.report.table import Report, Table, columns, tabled
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.fields import Field, picked, record
-from attnres_cli.verdict.numbers import between, computing, duration, megabytes, plural
+from attnres_cli.verdict.numbers import between, computing, duration, megabytes, params, plural
 
 _OF_A_RANK = {
     "ddp": "; all is of one rank",
@@ -181,12 +181,6 @@ def _document(plan: Plan, title: str) -> dict[str, Any]:
         ],
         **picked(plan, "flops kept_bytes checkpoint_bytes seconds core_share"),
     }
-
-
-def params(n_params: int, recipe: Recipe) -> str:
-    """Parameters of a model, and how many of them a token uses where those are not all."""
-    active = recipe.model.active(n_params)
-    return f"{n_params:,}" + (f" ({active:,} active)" if active < n_params else "")
 
 
 def _own(arm: Arm, plan: Plan) -> str:

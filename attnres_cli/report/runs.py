@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from attnres_cli.errors import last_line
 from attnres_cli.records.merged import Fate, Merged
 from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status
 from attnres_cli.records.run_records import Listed, as_records
 from attnres_cli.records.verification import Verification
-from attnres_cli.report.plans import params
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Report, Style, Table, columns, tabled
 from attnres_cli.verdict.codes import shown
-from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.fields import Field, picked
-from attnres_cli.verdict.numbers import duration, number, plural
+from attnres_cli.verdict.numbers import duration, number, params, plural
 
 _STYLES: dict[str, Style] = {
     Status.FAILED: "bad", Status.DIVERGED: "warning", Status.RUNNING: "good",
@@ -50,7 +50,8 @@ def _outcome(record: RunRecord) -> str:
 
 def list_of(lines: Sequence[Listed]) -> Report:
     """A row per run; JSON and CSV have their records."""
-    records, of_one = as_records(lines), len({line.record.fingerprint for line in lines}) == 1
+    records = partial(as_records, lines)
+    of_one = len({line.record.fingerprint for line in lines}) == 1
     left_out = {
         field.title
         for field in _COLUMNS

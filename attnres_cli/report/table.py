@@ -102,6 +102,7 @@ class Report:
         warnings: lines below the tables that call for action, then `notes`: what numbers rest on.
         document: what JSON writes; numbers that are not finite become null.
         fields: the columns of CSV, all keys of `records` unless said; what one lacks is empty.
+        records: the lines of CSV. They and the document may be functions, called if it is written.
         more: reports below this one, in JSON under `more`; None where there are never any.
         question: what a page of it is headed by.
     """
@@ -114,7 +115,7 @@ class Report:
     notes: Sequence[str] = ()
     document: Any = None
     fields: Collection[str] = ()
-    records: Sequence[Mapping[str, Any]] = ()
+    records: Sequence[Mapping[str, Any]] | Callable[[], Sequence[Mapping[str, Any]]] = ()
     more: Sequence[Report] | None = None
     question: str = ""
 

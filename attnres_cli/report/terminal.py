@@ -10,6 +10,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from attnres_cli.console import mute
@@ -96,12 +97,14 @@ def _print_part(out: Console, table: Table, widths: Mapping[int, int]) -> None:
     lines.append((f" {'─' * (sum(widths.values()) + 2 * len(widths) - 1)}", []))
     for row in table.cells:
         lines += _lines(out, [row[i] for i in widths], shown)
-    whole, start = Text("".join(f"{line}\n" for line, _ in lines)), 0  # one, as each takes 0.1 ms
-    for line, styled in lines:
+    parts, styles = [], {name: out.get_style(name) for name in _STYLE.values()}
+    for line, styled in lines:  # a Text of them all would take as long as the rest of the table
+        start = 0
         for style, begin, end in styled:
-            whole.stylize(style, start + begin, min(start + end, start + len(line)))
-        start += len(line) + 1
-    out.print(whole, soft_wrap=True)
+            parts += [Segment(line[start:begin]), Segment(line[begin:end], styles[style])]
+            start = end
+        parts.append(Segment(f"{line[start:]}\n"))
+    out.print(Segments([*parts, Segment.line()]), soft_wrap=True)
 
 
 Line = tuple[str, list[tuple[str, int, int]]]
@@ -110,21 +113,26 @@ Line = tuple[str, list[tuple[str, int, int]]]
 
 def _lines(out: Console, row: Sequence[Cell], shown: Sequence[tuple[Kind, int]]) -> list[Line]:
     """A row, as many lines as its highest cell has."""
-    parts = [_broken(out, cell.text, *each) for cell, each in zip(row, shown, strict=True)]
-    found = []
-    for line in zip_longest(*parts, fillvalue=""):
-        plain, styled = "", []
-        for part, cell, (kind, width) in zip(line, row, shown, strict=True):
-            blank = " " * (width - cell_len(part))
-            plain += "  " if plain else " "
-            start = len(plain)
-            plain += f"{blank}{part}" if kind == "number" else f"{part}{blank}"
-            styled += [(_STYLE[cell.style], start, len(plain))] if cell.style else []
+    parts = [_padded(out, cell.text, *each) for cell, each in zip(row, shown, strict=True)]
+    is_styled, found = any(cell.style for cell in row), []
+    for line in zip_longest(*parts):
+        held = zip(line, shown, strict=True)
+        texts = [" " * width if part is None else part for part, (_, width) in held]
+        plain, styled, start = f" {'  '.join(texts)}", [], 1
+        for cell, text in zip(row, texts, strict=True) if is_styled else ():
+            styled += [(_STYLE[cell.style], start, start + len(text))] if cell.style else []
+            start += len(text) + 2
         found.append((plain.rstrip(), styled))
     return found
 
 
 @lru_cache(maxsize=4096)  # rows repeat recipes and designs, and breaking one takes 0.2 ms
+def _padded(out: Console, text: str, kind: Kind, width: int) -> Sequence[str]:
+    """The lines of a cell, as wide as its column."""
+    blanks = [(line, " " * (width - cell_len(line))) for line in _broken(out, text, kind, width)]
+    return [f"{blank}{line}" if kind == "number" else f"{line}{blank}" for line, blank in blanks]
+
+
 def _broken(out: Console, text: str, kind: Kind, width: int) -> Sequence[str]:
     """The lines of a cell: a name is cut, codes and text are broken."""
     if kind == "name" and len(text) > width:  # `attnres:block…heads=16`

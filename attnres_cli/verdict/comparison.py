@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,7 +16,6 @@ from attnres_cli.verdict.family import Family
 
 Verdict = Word | Literal["identical", "pending", "blocked", "baseline"]
 
-_NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")
 RULE = (
     "intervals are simultaneous 95% confidence intervals: they hold for all arms of this table and "
     "however often you look. Better or worse: the interval excludes 0. Inconclusive: it contains "
@@ -130,13 +128,6 @@ class Comparison:
         """How its runs were computed, each way once."""
         on = [record.result.settings for record in self.records if record.result is not None]
         return sorted({f"{s.numerics} on {s.device_name}, depth mixing by {s.engine}" for s in on})
-
-
-def last_line(error: str | None) -> str:
-    """The line of a traceback that names the error; CUDA's go on with advice below it."""
-    lines = (error or "unknown").strip().splitlines()
-    named = [line for line in lines if _NAMES_ERROR.match(line)]
-    return (named or lines)[-1]
 
 
 def ended_how(gone: Removed) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
-from attnres_cli.records.plan import Plan
+from attnres_cli.config.recipe import Recipe
+
+if TYPE_CHECKING:
+    from attnres_cli.records.plan import Plan
 
 
 def plural(n: object, word: str) -> str:
@@ -70,3 +74,9 @@ def computing(plan: Plan) -> str:
     settings, hands = plan.settings, plural(len(plan.devices), "worker")
     how = f"{settings.numerics}, {settings.device_name}, depth mixing by {settings.engine}"
     return f"{hands}, each {how}" if len(plan.devices) > 1 else f"{hands}, {how}"
+
+
+def params(n_params: int, recipe: Recipe) -> str:
+    """Parameters of a model, and how many of them a token uses where those are not all."""
+    active = recipe.model.active(n_params)
+    return f"{n_params:,}" + (f" ({active:,} active)" if active < n_params else "")

@@ -12,13 +12,13 @@ from functools import cached_property
 
 import numpy as np
 
+from attnres_cli.errors import last_line
 from attnres_cli.records import gates
 from attnres_cli.records.run import RunRecord, Settings, Status
 from attnres_cli.records.search_records import Cell, Family, Search, State, Trial, on_front
 from attnres_cli.stats.optima import may_be_best
 from attnres_cli.stats.pairs import mean_interval
 from attnres_cli.stats.sequential import ALPHA
-from attnres_cli.verdict.comparison import last_line
 from attnres_cli.verdict.numbers import plural
 
 _WAITS = {Status.PENDING: "is pending", Status.RUNNING: "is running, or was killed"}

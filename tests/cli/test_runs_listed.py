@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +104,15 @@ def test_help_offers_the_formats_that_work_and_no_other(command: tuple[str, ...]
     forms = ("table", "json", "markdown", "csv", "latex", "html")
     offered = [form for form in forms if re.search(rf"\b{form}\b", told)]
     assert offered == [form for form in forms if attnres(*command, "--format", form)[0] == 0]
+
+
+@pytest.mark.usefixtures("tuned")
+def test_a_list_waits_for_no_package_that_it_does_not_need():
+    code = (
+        "import sys; from attnres_cli.cli.app import run; assert run() == 0; "
+        "assert not {'numpy', 'scipy', 'torch', 'optuna'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code, "runs"], check=True, stdout=subprocess.DEVNULL)
 
 
 # runs extend

@@ -8,10 +8,11 @@ import pytest
 from comparisons import BASE, BETTER, WORSE, arm_of
 from scipy.stats import ttest_rel
 
+from attnres_cli.errors import last_line
 from attnres_cli.records.comparison_terms import ArmRecipe, Terms, Tuned
 from attnres_cli.records.run import Removed, Status
 from attnres_cli.verdict.caveats import qualifiers
-from attnres_cli.verdict.comparison import Rules, last_line
+from attnres_cli.verdict.comparison import Rules
 
 
 def test_runs_are_paired_by_seed_and_not_by_their_order(make_arm, judge, facts):
