@@ -192,4 +192,21 @@ def _tell(
         words = ["attnres", "ablate", "--recipe", str(path), *to, *match, *baseline]
         note(f"settings by design written to {path}: {shlex.join(words)}")
     if len(sizes) > 1:
+        if asked.form is options.Format.TABLE:
+            for line in _over_sizes(found, sizes):
+                typer.echo(line)
         note(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
+
+
+def _over_sizes(found: Sequence[Comparison], sizes: Sequence[Recipe]) -> list[str]:
+    """What becomes of every arm from size to size, on the terms of the last comparison."""
+    from attnres_cli.errors import StudyError
+    from attnres_cli.report.answer import courses
+    from attnres_cli.verdict.ladder import Rung, ladder
+
+    of = {one.recipe_digest: one for one in found if one.terms == found[-1].terms}
+    rungs = [Rung(size, of[size.digest]) for size in sizes if size.digest in of]
+    try:
+        return courses(ladder(rungs)) if rungs else []
+    except StudyError:  # of one size alone there are runs
+        return []

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import grid, memory, step_times
+from attnres_cli.lab import branches, grid, memory, step_times
 from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.records.gates import has_failed
@@ -112,6 +112,7 @@ class Experiment:
         the plan as it was told.
         """
         records = self.records(plan.specs)
+        branches.branch(self.store, plan, records)
         plan = grid.without(plan, records, self.store.folder_of)
         if plan.missing:
             self._tell_of_lost_steps(records)
@@ -174,6 +175,7 @@ class Experiment:
 
                 def requested(_n_free: int) -> list[int]:
                     if more is not None and (fresh := more(every)):
+                        branches.branch(self.store, plan, fresh)
                         know(fresh)
                         every.extend(fresh)
                         display.expect(sum(record.status in WAITS for record in fresh))

@@ -9,12 +9,12 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import sources
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, verify
+from attnres_cli.lab.branches import begin, kept
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
-from attnres_cli.lab.workers.provenance import code_of, made_with
-from attnres_cli.lab.workers.worker import checkpoints_of
+from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records.run import WAITS, RunRecord, Status
 from attnres_cli.store.store import Store
-from attnres_cli.train.checkpoint import LONGER, newest_step
+from attnres_cli.train.checkpoint import newest_step
 from attnres_cli.train.loop import joint
 
 
@@ -65,15 +65,11 @@ def extend(place: Place, run_id: int, tokens: int, watcher: Watcher) -> RunRecor
     arm = replace(arm, code=code_of(record.variant), step_s=record.result.step_s)
     plan = replace(plan, recipe=own, arms=(arm,))
     (spec,) = plan.specs
-    kept = checkpoints_of(store, record, plan.settings, made_with(spec))
-    state, tensors = replace(kept, folder=kept.folder / LONGER).take()
+    taken = kept(store, record, spec, plan.settings)
     experiment = Experiment(place, store, data, watcher)
     (found,) = experiment.records(plan.specs)
     if found.status in WAITS and not newest_step(store.folder_of(found)):
-        checkpoints_of(store, found, plan.settings, made_with(spec)).save(
-            state["step"], state, tensors
-        )
-        store.note(found.id, f"trained on from run {run_id}, step {state['step']}")
+        begin(store, found, spec, plan.settings, run_id, *taken)
     plan = grid.without(plan, [found], store.folder_of)
     if plan.missing:
         watcher.plan(plan, f"run {run_id} trained further")

@@ -173,7 +173,7 @@ def over_sizes(found: Ladder) -> str:
     baseline, arms, names = found.rungs[0].comparison.baseline, found.arms, found.size_names
     points = ", by lines through two points" if len(found.rungs) == 2 else " [95 % over sizes]"
     worth = [f"{arm.variant} {multiplier_text(arm.worth)}" for arm in arms if arm.worth]
-    trends = [f"{arm.variant} {_change(arm.trend)}" for arm in arms if arm.trend]
+    trends = [f"{arm.variant} {_change(arm.trend)} ({arm.course})" for arm in arms if arm.trend]
     turns = [
         f"from {names[k]} to {names[k + 1]} {arm.variant} changes by {_change(arm.steps[k])}"
         for arm in arms
@@ -188,10 +188,34 @@ def over_sizes(found: Ladder) -> str:
     elif found.has_laws:
         parts.append(f"No arm has a multiplier of {baseline}'s compute: `--notes` says why.")
     if trends:
-        parts.append(f"Per doubling of layers the difference changes by: {listed(trends)}.")
+        per = f"Per doubling of {found.doubled} the difference"
+        parts.append(f"{per} changes by: {listed(trends)}.")
     if turns:
         parts.append(f"Not in a line, though: {listed(turns)}.")
     return " ".join(parts) or "Each size is an answer of its own; the table below has them."
+
+
+def courses(found: Ladder) -> list[str]:
+    """A line for each arm: its difference from the smallest size to the largest, what becomes of
+    it, and at which sizes it pays.
+    """
+    names, lines = found.size_names, []
+    for arm in found.arms[1:]:
+        gaps, times, paying = [], [], []
+        for name, rung in zip(names, found.rungs, strict=True):
+            if (one := rung.arm(arm.variant)) is None:
+                continue
+            gaps.append(f"{rung.mean(one) - rung.mean(rung.baseline):+.4f}")
+            time = pays.time(one, rung.comparison)
+            times += [time] if time else []
+            paying += [name] if time and time.value > 1 and one.verdict == "better" else []
+        line = f"{arm.variant}: {', '.join(gaps)} nats at {names[0]} to {names[-1]}."
+        if arm.trend is not None:
+            line += f" It {arm.course}: {_change(arm.trend)} per doubling of {found.doubled}."
+        if times:
+            line += f" It pays at {listed(paying)}." if paying else " It pays at no size."
+        lines.append(line)
+    return lines
 
 
 def _change(found: Difference) -> str:

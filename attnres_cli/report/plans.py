@@ -22,6 +22,7 @@ _OF_A_RANK = {
 }
 """What a plan's memory is of, by the way that ranks share a run."""
 
+_MOST_TOLD = 4  # runs by name
 _IDLE = 0.8  # of a core that timed steps had: less, and other processes slowed them
 _COMPILING = "compiling every arm: about a minute each the first time, seconds after that"
 _HELD = (
@@ -238,10 +239,14 @@ def doubts_of(plan: Plan) -> list[str]:
 
 
 def going_on(plan: Plan) -> list[str]:
-    """`1 of them goes on: attnres seed 0 from step 120`; none where all begin."""
+    """`1 of them goes on: attnres seed 0 from step 120`; of many the steps alone; none where all
+    begin.
+    """
     steps = [(arm, n, plan.begun.get(plan.spec(arm, n).identity)) for arm, n in plan.missing]
     begun = [f"{arm.variant} seed {n} from step {step:,}" for arm, n, step in steps if step]
     goes = "goes" if len(begun) == 1 else "go"
+    if len(begun) > _MOST_TOLD:
+        return [f"{len(begun)} of them go on from steps {between({s for *_, s in steps if s})}"]
     return [f"{len(begun)} of them {goes} on: {', '.join(begun)}"] if begun else []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnres_cli.config.as_typed import differing
 from attnres_cli.records.comparison_terms import stated
-from attnres_cli.report.answer import multiplier_text, over_sizes
+from attnres_cli.report.answer import courses, multiplier_text, over_sizes
 from attnres_cli.report.comparison import UNIT
 from attnres_cli.report.table import Report, Table, columns, grouped, joined, listed, tabled
 from attnres_cli.verdict import labels
@@ -40,7 +40,7 @@ _FIELDS = (
     "left_out_high=worth.left_out.1 floor=law.floor plain_a=plain.a plain_alpha=plain.alpha "
     "plain_multiplier=plain_worth.value plain_ci95_low=plain_worth.ci95.0 "
     "plain_ci95_high=plain_worth.ci95.1 trend=trend.mean trend_low=trend.ci95.0 "
-    "trend_high=trend.ci95.1"
+    "trend_high=trend.ci95.1 course"
 )
 _AT_RUNG = "tokens difference=difference.mean interval verdict"
 
@@ -80,8 +80,9 @@ def _differences(found: Ladder) -> Table:
             trend = arm.trend
             text = "-" if trend is None else interval(trend.mean, trend.ci95, "+.4f")
             at = [difference_text(rung.arm(arm.variant)) for rung in found.rungs]
-            rows.append([arm.variant, *at, *[text] * has_trend])
-    heads = columns("variant:code", *found.size_names, *["per doubling of layers"] * has_trend)
+            rows.append([arm.variant, *at, *[text, arm.course or "-"] * has_trend])
+    course = [f"per doubling of {found.doubled}", "the gap:word"] * has_trend
+    heads = columns("variant:code", *found.size_names, *course)
     return Table(f"difference from {baseline} at each size, {UNIT}", heads, rows)
 
 
@@ -97,8 +98,9 @@ def notes(found: Ladder) -> list[str]:
     lines.append(_computed(found))
     if any(arm.trend for arm in found.arms):
         lines.append(
-            "per doubling of layers: change of the difference, mean over seeds [95 %], each arm "
-            "for itself; whatever else differs between the sizes is in it"
+            f"per doubling of {found.doubled}: change of the difference, mean over seeds [95 %], "
+            "each arm for itself; whatever else differs between the sizes is in it. The gap holds "
+            "where that interval contains 0: more seeds may show that it does not"
         )
     for arm in found.arms:
         if arm.plain is not None:
@@ -180,6 +182,7 @@ def _document(found: Ladder) -> dict[str, Any]:
     return {
         "title": title(found),
         "answer": over_sizes(found),
+        "courses": courses(found),
         "qualified": qualified(found),
         **picked(comparison, "recipe baseline fingerprint=data.fingerprint"),
         "terms": stated(found.terms),
@@ -191,7 +194,8 @@ def _document(found: Ladder) -> dict[str, Any]:
             | {"arms": {a.variant: _at(rung, a) for a in rung.comparison.arms if a.is_sound}}
             for rung in found.rungs
         ],
-        "arms": [asdict(arm) for arm in found.arms],
+        "doubled": found.doubled,
+        "arms": [asdict(arm) | {"course": arm.course} for arm in found.arms],
         "notes": notes(found),
     }
 

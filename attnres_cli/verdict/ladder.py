@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import fmean
+from typing import Any, Literal
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
@@ -22,7 +24,10 @@ PFLOP_S_DAY = 8.64e19
 LEAST_RANGE = 2.0
 """Of the baseline's compute, from the smallest size to the largest, that a law is fitted over."""
 
-_TREND_DEPTHS = 3
+_TREND_SIZES = 3
+
+Course = Literal["grows", "fades", "holds", ""]
+"""What a gain does over sizes; it holds where the interval of its trend contains 0."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,12 @@ class Scaled:
         worth: how much more compute the baseline takes to the arm's loss at the largest rung; None
             for the baseline, and where `reason` says why.
         plain: where `law` may have a floor, the fit without; `plain_worth` by it.
-        trend: how the difference from the baseline changes per doubling of n_layers, from the
-            slope of every seed that all depths share; None below three depths or two seeds.
+        trend: how the difference from the baseline changes per doubling of what `Ladder.doubled`
+            names, from the slope of every seed that all sizes share; None below three sizes or two
+            seeds.
         steps: how it changes from each rung to the next, over the same seeds; empty where there is
-            no trend, or where not every rung is deeper than the one before.
+            no trend, or where that does not grow from every rung to the next.
+        gap: the mean of the differences at all sizes, over the same seeds.
     """
 
     variant: str
@@ -72,7 +79,18 @@ class Scaled:
     plain_worth: Multiplier | None = None
     trend: Difference | None = None
     steps: tuple[Difference, ...] = ()
+    gap: float | None = None
     reason: str = ""
+
+    @property
+    def course(self) -> Course:
+        """What becomes of the difference, whatever its sign; empty without a trend."""
+        if self.trend is None or not self.gap:
+            return ""
+        low, high = self.trend.ci95
+        if low <= 0 <= high:
+            return "holds"
+        return "grows" if self.trend.mean * self.gap > 0 else "fades"
 
     @property
     def turns(self) -> list[int]:
@@ -113,6 +131,11 @@ class Ladder:
             if len(set(numbers)) == len(numbers):
                 return [f"{number:,} {unit}" for number in numbers]
         return [rung.recipe.digest for rung in self.rungs]
+
+    @property
+    def doubled(self) -> str:
+        """What trends are per doubling of: layers, or tokens of one model; empty without either."""
+        return _doubled(self.rungs)
 
     @property
     def has_laws(self) -> bool:
@@ -165,7 +188,7 @@ def _scaled(arms: Sequence[Sequence[ArmResult]], rungs: Sequence[Rung]) -> tuple
     """Each arm, given at every rung, the baseline first."""
     base, *others = (Scaled(own[0].variant) for own in arms)
     trends = [_trend(rungs, own, arms[0]) for own in arms[1:]]
-    found = [replace(one, trend=t, steps=s) for one, (t, s) in zip(others, trends, strict=True)]
+    found = [replace(one, **trend) for one, trend in zip(others, trends, strict=True)]
     sizes = [[compute(arm) for arm in own] for own in arms]
     if max(sizes[0]) < LEAST_RANGE * min(sizes[0]):
         reason = (
@@ -197,26 +220,39 @@ def _worths(
         return [None] * len(sizes), str(error)
 
 
+def _doubled(rungs: Sequence[Rung]) -> str:
+    models = [rung.recipe.model for rung in rungs]
+    if len({model.n_layers for model in models}) >= _TREND_SIZES:
+        return "layers"
+    is_one = all(model == models[0] for model in models)
+    return "tokens" if is_one and len({_tokens(rung) for rung in rungs}) >= _TREND_SIZES else ""
+
+
+def _tokens(rung: Rung) -> int:
+    return rung.recipe.steps * rung.recipe.tokens_per_step
+
+
 def _trend(
     rungs: Sequence[Rung], ours: Sequence[ArmResult], theirs: Sequence[ArmResult]
-) -> tuple[Difference | None, tuple[Difference, ...]]:
-    """The trend of the difference over depth, and its steps from rung to rung."""
-    depths = [math.log2(rung.recipe.model.n_layers) for rung in rungs]
-    pairs = list(zip(ours, theirs, strict=True))
+) -> dict[str, Any]:
+    """Trend, steps and mean of the difference over the rungs; empty where there is no trend."""
+    unit, pairs = _doubled(rungs), list(zip(ours, theirs, strict=True))
     shared = sorted(set.intersection(*(set(a.losses) & set(b.losses) for a, b in pairs)))
-    if len(set(depths)) < _TREND_DEPTHS or len(shared) < 2:
-        return None, ()
+    if not unit or len(shared) < 2:
+        return {}
+    sizes = [rung.recipe.model.n_layers if unit == "layers" else _tokens(rung) for rung in rungs]
+    at = [math.log2(size) for size in sizes]
     gaps = [[a.losses[seed] - b.losses[seed] for seed in shared] for a, b in pairs]
-    centre = sum(depths) / len(depths)
-    weights = [depth - centre for depth in depths]
+    weights = [each - fmean(at) for each in at]
     scale = sum(weight**2 for weight in weights)
     slopes = [
         sum(weight * gap for weight, gap in zip(weights, of_seed, strict=True)) / scale
         for of_seed in zip(*gaps, strict=True)
     ]
-    grows = all(before < after for before, after in pairwise(depths))
+    grows = all(before < after for before, after in pairwise(at))
     try:
         steps = [paired(after, before) for before, after in pairwise(gaps)] if grows else []
-        return paired(slopes, [0.0] * len(slopes)), tuple(steps)
+        trend = paired(slopes, [0.0] * len(slopes))
     except ValueError:  # no spread at all
-        return None, ()
+        return {}
+    return {"trend": trend, "steps": tuple(steps), "gap": fmean(map(fmean, gaps))}

@@ -59,7 +59,7 @@ def slope_of(
         if run.result is None or run.variant != baseline:
             continue
         other = recipes[run.recipe_digest]
-        if other.digest == recipe.at(other.train.tokens).digest:
+        if is_budget(other, recipe):
             losses[run.result.tokens][run.seed] = run.result.val_loss
     own = recipe.steps * recipe.tokens_per_step
     held = {n: of for n, of in losses.items() if _is_enough(of)}
@@ -69,6 +69,16 @@ def slope_of(
         ends = [f"{n:,} tokens ({plural(len(held[n]), 'run')})" for n in sorted([own, *others])]
         return _sloping(budgets, f"measured at {', '.join(ends[:-1])} and {ends[-1]}")
     return stated(recipe)
+
+
+def is_budget(other: Recipe, recipe: Recipe) -> bool:
+    """Whether two recipes differ in their tokens alone; warm-ups of as many steps are the same."""
+    warmups = [math.ceil(each.optim.warmup_fraction * each.steps) for each in (other, recipe)]
+    same = recipe.at(other.train.tokens)
+    if warmups[0] == warmups[1]:
+        fraction = {"warmup_fraction": other.optim.warmup_fraction}
+        same = same.model_copy(update={"optim": same.optim.model_copy(update=fraction)})
+    return other.digest == same.digest
 
 
 def stated(recipe: Recipe) -> Slope | None:

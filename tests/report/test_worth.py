@@ -13,7 +13,7 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.lab.study_view import Held
-from attnres_cli.report.answer import multiplier_text
+from attnres_cli.report.answer import courses, multiplier_text
 from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.scaling import notes, qualified
 from attnres_cli.stats.scaling import Multiplier, PowerLaw
@@ -117,6 +117,33 @@ def test_rungs_in_order_of_compute_show_the_trend_over_depth_that_was_put_in(siz
     assert mhc.trend.mean == pytest.approx(0.03, abs=1e-4)
     assert mhc.trend.ci95[0] < 0.03 < mhc.trend.ci95[1]
     assert sizes(2, 4).arms[-1].trend is None
+    assert (found.doubled, mhc.course) == ("layers", "grows")
+
+
+@pytest.mark.parametrize(
+    ("gaps", "course"),
+    [((-0.04, -0.02, -0.01), "fades"), ((-0.01, -0.02, -0.04), "grows"), ((-0.02,) * 3, "holds")],
+)
+def test_over_budgets_of_one_model_a_gain_fades_grows_or_holds(
+    gaps: tuple[float, ...], course: str, size: Size
+):
+    rungs, noise = [], (0.002, -0.001, -0.001, 0.003, -0.003)
+    for doubling, gap in enumerate(gaps):
+        tokens = 25_600 * 2**doubling
+        base = [2.0 - 0.1 * doubling + 0.01 * seed for seed in range(5)]
+        part = 1 - doubling  # of the noise of a seed, not the same at every size
+        arm = [loss + gap + part * step for loss, step in zip(base, noise, strict=True)]
+        recipe = grown(4).at(tokens)
+        rungs.append(size(recipe, {"standard": base, "attnres": arm}, tokens=tokens))
+
+    found = ladder(rungs)
+
+    assert (found.doubled, found.arms[1].course) == ("tokens", course)
+    (line,) = courses(found)
+    told = ", ".join(f"{gap:+.4f}" for gap in gaps)
+    assert line.startswith(f"attnres: {told} nats at 25,600 tokens to 102,400 tokens.")
+    assert f"It {course}: " in line
+    assert "per doubling of tokens" in line
 
 
 # What is not pooled
