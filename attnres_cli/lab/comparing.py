@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from attnres_cli.config.as_typed import differing, settings
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
@@ -15,10 +16,12 @@ from attnres_cli.lab.study_view import Held
 from attnres_cli.lab.until_decided import Growing, Until, foreseen
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
+from attnres_cli.records.computed import first_of, may_agree, placed, settings_of
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import RunRecord
 from attnres_cli.store.optuna import make_tables
 from attnres_cli.store.store import Store
+from attnres_cli.train import device as computing
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.labels import warnings
@@ -196,12 +199,46 @@ def _of_other_code(plan: Plan, records: Sequence[RunRecord]) -> str:
     )
 
 
+def _held(
+    asked: Recipe,
+    store: Store | None,
+    records: Sequence[RunRecord],
+    place: Place,
+    watcher: Watcher,
+) -> Recipe:
+    """The first recipe of the study that computes here what the one asked for does: its runs are
+    those that are asked for. One that keeps less of each sublayer may be what fits into memory.
+    """
+    held = store.recipes() if store else {}
+    alike = {
+        digest: recipe
+        for digest, recipe in {**held, asked.digest: asked}.items()
+        if recipe.train.checkpoint_activations == asked.train.checkpoint_activations
+        and may_agree(recipe, asked)
+    }
+    if len(alike) == 1:
+        return asked
+    device, ended = computing.devices(place.device)[0], settings_of(records)
+    here = {digest: grid.settings(each, device, 1, place.engine) for digest, each in alike.items()}
+    fixed = {each.recipe_digest for each in store.registrations()} if store else set()
+    digest = first_of(alike, here | ended, fixed)[asked.digest]
+    if digest == asked.digest:
+        return asked
+    same, values = alike[digest], settings(asked)
+    keys = ", ".join(f"{key}={values.get(key)}" for key in differing([asked, same]))
+    watcher.note(f"{keys} changes no loss: the runs are those of recipe {same.name} ({digest})")
+    return placed(same, asked)
+
+
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     """A comparison under one recipe; loads its data, and tells what is not as it was typed."""
     if (margin := request.margin or recipe.margin) is not None:
         slope = stated(recipe)
         nats(margin, slope.value if slope else None)  # refused before anything is trained
-    tokens, place, recipe = load(recipe), request.place, grid.named(recipe)
+    tokens, place = load(recipe), request.place
+    held = Store.existing(place.study)
+    records = held.runs(curves=False) if held else []
+    recipe = _held(grid.named(recipe), held, records, place, watcher)
     for spec, name in grid.renamed(request.specs, recipe):
         watcher.note(f"{spec} is {name} in a model of {2 * recipe.model.n_layers} sublayers")
     (base,) = grid.resolve([request.baseline], recipe, tokens.vocab_size)
@@ -211,8 +248,6 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
             f"the baseline {base.variant} is trained too: every verdict is a difference from it"
         )
         arms = (base, *arms)
-    held = Store.existing(place.study)
-    records = held.runs(curves=False) if held else []
 
     def planned(before: Sequence[RunRecord]) -> Plan:
         on = (place.device, place.workers, place.engine, grid.threads_of(before))

@@ -21,7 +21,7 @@ from attnres_cli.nn.shape import Shape
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import WAITS, RunRecord
+from attnres_cli.records.run import WAITS, RunRecord, Settings
 from attnres_cli.train import device as computing
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import newest_step
@@ -116,13 +116,16 @@ def make(
     if workers is None:
         room = allowed.n // threads if on_cpu else len(found)
         workers = min(room, len(arms) * len(seeds))
-    shape = recipe.model.shape(vocab_size=1)
-    run_flops = 3.0 * shape.flops_per_token() * recipe.steps * recipe.tokens_per_step
-    settings = computing.settings(recipe, found[0], threads, run_flops, engine)
+    on = settings(recipe, found[0], threads, engine)
     devices = tuple(found[i % len(found)] for i in range(workers))
-    return Plan(
-        recipe, arms, seeds, devices, settings, fingerprint, threads_by=whose if on_cpu else ""
-    )
+    return Plan(recipe, arms, seeds, devices, on, fingerprint, threads_by=whose if on_cpu else "")
+
+
+def settings(recipe: Recipe, device: str, threads: int, engine: str) -> Settings:
+    """How runs of a recipe are computed on a device; raises as `make`."""
+    flops = 3.0 * recipe.model.shape(vocab_size=1).flops_per_token()
+    run_flops = flops * recipe.steps * recipe.tokens_per_step
+    return computing.settings(recipe, device, threads, run_flops, engine)
 
 
 def _alone(workers: int | None, ranks: group.Group) -> int:

@@ -10,6 +10,7 @@ from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.records.comparison_terms import Terms
+from attnres_cli.records.computed import first_of, settings_of
 from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.store.store import Store
 from attnres_cli.verdict import moving
@@ -20,7 +21,17 @@ from attnres_cli.verdict.ladder import Ladder, Rung, ladder
 from attnres_cli.verdict.pays import step_ratios
 from attnres_cli.verdict.registered import EXPLORATORY, compared
 from attnres_cli.verdict.report_section import Chapter
-from attnres_cli.verdict.select import Choice, Runs, comparable, named, with_rates, with_rates_alone
+from attnres_cli.verdict.select import (
+    SHORTEST,
+    Choice,
+    Runs,
+    comparable,
+    named,
+    of_shared,
+    shared,
+    with_rates,
+    with_rates_alone,
+)
 from attnres_cli.verdict.slope import Slope, slope_of
 from attnres_cli.verdict.two_recipes import Row, Side, rows
 
@@ -39,16 +50,22 @@ class Held:
     arms: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        self._own = with_rates_alone(self.store.arm_recipes())
-        self.records = with_rates(self.records, self._own)
-        self._runs = Runs(self.records, self._own, self.study, self._canonical)
+        self._recipes = self.store.recipes()
         self._registrations = self.store.registrations()
-        self._recipes: dict[str, Recipe] = {}
-        self._removed = tuple(self.store.removed())
+        fixed = {each.recipe_digest for each in self._registrations}
+        self._first = first_of(self._recipes, settings_of(self.records), fixed)
+        names = {digest: recipe.name for digest, recipe in self._recipes.items()}
+        self._own = of_shared(with_rates_alone(self.store.arm_recipes()), self._first)
+        self.records = with_rates(shared(self.records, self._first, names), self._own)
+        self._runs = Runs(self.records, self._own, self.study, self._canonical)
+        self._removed = tuple(
+            replace(each, recipe_digest=self._first[each.recipe_digest])
+            for each in self.store.removed()
+        )
 
     def choose(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> Choice:
         """The runs under one recipe by one code, by default the newest; see `select.choose`."""
-        chosen = self._runs.choose(recipe, baseline, codes)
+        chosen = self._runs.choose(self._meant(recipe), baseline, codes)
         held = self._arms(chosen)
         for typed, name in self._rows(chosen).items():
             if name not in held:
@@ -58,7 +75,7 @@ class Held:
     def every(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> list[Choice]:
         """The runs under each recipe that is meant, by default all, those of the newest last."""
         newest = self.choose(recipe, baseline, codes)
-        found = self._runs.every(newest, recipe, baseline, codes)
+        found = self._runs.every(newest, self._meant(recipe), baseline, codes)
         return [one for one in found if self._has_rows(one)]
 
     def sides(
@@ -69,7 +86,7 @@ class Held:
         """
         found = []
         for recipe in recipes:
-            chosen = self._runs.choose(recipe, "standard", codes)
+            chosen = self._runs.choose(self._meant(recipe), "standard", codes)
             data = self.store.data(chosen.fingerprint)
             found.append(Side(self.recipe(chosen.recipe_digest), chosen, data))
         first, second = found
@@ -86,6 +103,16 @@ class Held:
             if name not in variants:
                 raise UsageError(unknown("arm of these recipes", name, variants))
         return first, second, [row for row in every if not names or row.variant in names]
+
+    def _meant(self, recipe: str | None) -> str | None:
+        """What --recipe names, by its digest if it computes what an earlier one does."""
+        start, at, data = (recipe or "").partition("@")
+        for digest, first in self._first.items():
+            is_named = len(start) >= SHORTEST and digest.startswith(start)
+            if digest != first and (is_named or self._recipes[digest].name == recipe):
+                known = {run.recipe for run in self.records}
+                return recipe if recipe in known else f"{first}{at}{data}"
+        return recipe
 
     def _arms(self, chosen: Choice) -> set[str]:
         own = {each.variant for each in self._own if each.base_digest == chosen.recipe_digest}
@@ -117,9 +144,7 @@ class Held:
         return canonical(spec, self.recipe(digest))
 
     def recipe(self, digest: str) -> Recipe:
-        """The recipe of that digest, read once."""
-        if digest not in self._recipes:
-            self._recipes[digest] = self.store.recipe(digest)
+        """The recipe of that digest."""
         return self._recipes[digest]
 
     def slope(self, chosen: Choice) -> Slope | None:

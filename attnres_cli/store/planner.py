@@ -13,6 +13,7 @@ from attnres_cli.config.as_typed import is_searched, searched_name
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.computed import may_agree
 from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.run import (
     FIRST_TUNING_SEED,
@@ -157,9 +158,9 @@ def _retry(connection: Connection, ids: Sequence[int]) -> None:
 
 
 def _register(connection: Connection, found: Registration, recipe: Recipe) -> None:
-    trained = {recipe.of(arm).digest for arm in found.arms}
-    of, mine = tables.registrations, runs.c.recipe_digest.in_(trained)
-    query = select(of.c.digest).where(of.c.recipe_digest == recipe.digest)
+    trained = [recipe.of(arm) for arm in found.arms]
+    of, mine = tables.registrations, runs.c.recipe_digest.in_(_alike(connection, trained))
+    query = select(of.c.digest).where(of.c.recipe_digest.in_(_alike(connection, [recipe])))
     row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": now()}
     _keep_recipe(connection, recipe)
     held = connection.execute(query).scalar()
@@ -176,6 +177,16 @@ def _register(connection: Connection, found: Registration, recipe: Recipe) -> No
             "has no runs can be preregistered; take another --study"
         )
     connection.execute(insert(of).values(**row, document=found.model_dump()))
+
+
+def _alike(connection: Connection, asked: Sequence[Recipe]) -> set[str]:
+    """The digests of recipes here that may compute what one of these does."""
+    found = {each.digest for each in asked}
+    for row in connection.execute(select(recipes)):
+        held = Recipe.model_validate(row.resolved)
+        if any(may_agree(held, each) for each in asked):
+            found.add(row.digest)
+    return found
 
 
 def free(connection: Connection, orphans: Sequence[Row], *, counts: bool = False) -> None:

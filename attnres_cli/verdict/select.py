@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Given, Terms, Tuned
-from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
+from attnres_cli.records.run import FIRST_TUNING_SEED, Identity, RunRecord
 from attnres_cli.verdict.codes import of_code, of_one_code, shown
 
 Canonical = Callable[[str, str], str]
 """A spec and a recipe's digest in, the spec's canonical form under that recipe out."""
+
+SHORTEST = 4  # start of a digest that names a recipe
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,32 @@ class Choice:
     baseline: str
     others: tuple[str, ...] = ()
     older: tuple[RunRecord, ...] = ()
+
+
+def shared(
+    records: Sequence[RunRecord], first: Mapping[str, str], names: Mapping[str, str]
+) -> list[RunRecord]:
+    """The runs, each once, under the first recipe that computes the same (`computed.first_of`), by
+    its name: of two of one identity the one that has ended, else the first.
+    """
+    found: dict[Identity, RunRecord] = {}
+    for record in records:
+        if (digest := first[record.recipe_digest]) != record.recipe_digest:
+            record = replace(record, recipe=names[digest], recipe_digest=digest)
+        held = found.setdefault(record.identity, record)
+        if held.result is None and record.result is not None:
+            found[record.identity] = replace(record, created_at=held.created_at)
+    return [*found.values()]
+
+
+def of_shared(own: Sequence[ArmRecipe], first: Mapping[str, str]) -> list[ArmRecipe]:
+    """The recipes of arms by the first digests; of two for one arm the first."""
+    found: dict[tuple[str, str, Terms, str], ArmRecipe] = {}
+    for each in own:
+        base, digest = first[each.base_digest], first[each.digest]
+        key = (base, each.fingerprint, each.terms, each.variant)
+        found.setdefault(key, replace(each, base_digest=base, digest=digest))
+    return [*found.values()]
 
 
 def with_rates(records: Sequence[RunRecord], own: Sequence[ArmRecipe]) -> list[RunRecord]:
@@ -189,7 +217,7 @@ def _group(record: RunRecord) -> str:
 def _is_meant(record: RunRecord, recipe: str | None) -> bool:
     if recipe in (None, record.recipe):
         return True
-    return len(str(recipe)) >= 4 and _group(record).startswith(str(recipe))
+    return len(str(recipe)) >= SHORTEST and _group(record).startswith(str(recipe))
 
 
 def options_of(variant: str) -> tuple[str, dict[str, str]]:

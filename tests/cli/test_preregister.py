@@ -69,6 +69,11 @@ def test_it_is_refused_once_runs_of_the_recipe_are_there(attnres: Attnres, recip
     assert kept() == []
 
 
+def test_it_is_refused_once_runs_of_the_same_are_there_that_was_typed_otherwise(attnres: Attnres):
+    fill(STUDY, load("smoke", ["train.tokens=4001", "train.precision=fp32"]), {"standard": [1.5]})
+    assert "holds runs of recipe smoke" in attnres.refuses(*REGISTER)
+
+
 def test_a_table_counts_as_registered_once_all_its_runs_have_ended_and_more_are_exploratory(
     attnres: Attnres, recipe: Recipe
 ):

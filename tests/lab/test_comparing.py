@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from contextlib import closing
@@ -142,3 +143,60 @@ def test_a_pending_run_whose_checkpoints_were_not_copied_begins_again_and_says_s
 
     assert code == 0
     assert "attnres: warning: from the beginning again: standard seed 0 (step 3); the fol" in said
+
+
+SAME = (
+    "train.tokens=16001", "train.micro_batch_size=16", "train.n_evals=3", "train.precision=fp32",
+    "optim.decay_fraction=0.3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", SAME)
+def test_a_recipe_that_computes_the_same_shares_runs_and_is_the_same_table(
+    typed: str, recipe: Recipe, attnres
+):
+    studies.fill(Path("attnres.db"), recipe, {"standard": BASE, "attnres": NEAR}, code_of)
+    before = attnres.json("report")
+
+    asked = ("ablate", "standard", "attnres", *SMALL, "--set", typed, "--seeds", "5")
+    code, out, said = attnres(*asked, "--format", "json")
+
+    assert code == 0
+    assert json.loads(out)["arms"] == before["arms"]
+    assert f"{typed} changes no loss: the runs are those of recipe smoke ({recipe.digest})" in said
+    assert set(Store.open("attnres.db", create=False).recipes()) == {recipe.digest}
+
+
+def test_another_precision_than_the_runs_have_is_another_table(recipe: Recipe, attnres):
+    on = replace(studies.SETTINGS, precision="bf16")
+    studies.fill(Path("attnres.db"), recipe, {"standard": BASE}, code_of, settings=on)
+    asked = ("ablate", "standard", *SMALL, "--set", "train.precision=fp32", "--dry-run")
+    assert "7 runs" in attnres.prints(*asked, "--seeds", "7")
+
+
+def test_a_study_that_has_a_recipe_twice_has_one_table_of_it(recipe: Recipe, attnres):
+    """As one of an earlier attnres, or one that was merged."""
+    other = load("smoke", [*DATA, "train.tokens=16001"])
+    studies.fill(Path("attnres.db"), recipe, {"standard": BASE, "attnres": NEAR}, code_of)
+    losses = {"standard": (*BASE, 1.5, 1.6), "attnres": (*NEAR, 1.4, 1.5)}
+    studies.fill(Path("attnres.db"), other, losses, code_of)
+
+    found = attnres.json("report", "--recipe", other.digest)
+
+    assert (found["recipe_digest"], found["planned_seeds"]) == (recipe.digest, 5)
+    assert {arm["variant"]: len(arm["losses"]) for arm in found["arms"]} == {
+        "standard": 7, "attnres": 7
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_said_to_change_no_loss_changes_no_bit(attnres):
+    short = [*SHORT, "--set", "train.tokens=16k"]
+    for number, typed in enumerate((*SAME, "train.checkpoint_activations=true", "seed=0")):
+        more = () if typed == "seed=0" else ("--set", typed)
+        attnres.prints(*short, *more, "--study", f"{number}.db")
+    runs = [Store.open(f"{n}.db", create=False).runs()[0] for n in range(len(SAME) + 2)]
+    assert len({run.recipe_digest for run in runs}) == len(runs)
+    assert (
+        len({run.result and (run.result.val_loss, run.result.weights_sha256) for run in runs}) == 1
+    )
