@@ -167,8 +167,8 @@ def rm(asked: Removing) -> None:
     """Remove runs, with their curves, weights and checkpoints; one that is running is refused.
 
     All of them are removed, or none; where filters choose them, after a question. `attnres ablate`
-    would train them again. Reports go on to name those of recipes of which a run has ended; without
-    a reason they keep the seed open.
+    would train them again. Reports go on to name those of recipes of which a run has begun to
+    learn. Without a reason they keep the seed open; with one, they say the verdict with it too.
     """
     typed, reason = asked.filter.typed, asked.reason
     if bool(asked.runs) == bool(typed):

@@ -37,6 +37,7 @@ class Status(enum.StrEnum):
 
 
 WAITS = (Status.PENDING, Status.RUNNING)  # where runs stand that have not ended
+ENDED = (Status.COMPLETE, Status.DIVERGED)  # with a result
 
 
 @dataclass(frozen=True)

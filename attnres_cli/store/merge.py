@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, delete, insert, update
 from attnres_cli.config.as_typed import searched_name
 from attnres_cli.errors import StudyError
 from attnres_cli.records.merged import Fate, Merged
-from attnres_cli.records.run import Status
+from attnres_cli.records.run import ENDED, Status
 from attnres_cli.store import tables
 from attnres_cli.store.holding import OF_RUNS, Holding, Row, holding
 from attnres_cli.store.planner import highest
@@ -188,7 +188,7 @@ def _identity(row: Row) -> tuple[Any, ...]:
 
 
 def _has_ended(row: Row) -> bool:
-    return row["status"] in (Status.COMPLETE, Status.DIVERGED)
+    return row["status"] in ENDED
 
 
 def _loss(row: Row) -> str:

@@ -98,7 +98,7 @@ class Reader:
 
     @patient
     def removed(self) -> list[Removed]:
-        """The runs that were removed once one of their recipe had ended, in order of removal."""
+        """The runs that were removed once one of their table had begun, in order of removal."""
         with self._read() as connection:
             if upgrade.lacks(connection, tables.removed):
                 return []

@@ -19,6 +19,7 @@ from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Trial, Tuned
 from attnres_cli.records.gates import DOUBTS, MEANING, PROOFS
 from attnres_cli.records.run import (
+    ENDED,
     DataDescription,
     Gate,
     Point,
@@ -179,7 +180,7 @@ def to_arm_recipe(row: Row) -> ArmRecipe:
 def to_record(row: Row, points: Sequence[Point], gates: Sequence[Gate] = ()) -> RunRecord:
     """A row of attnres_runs (with its recipe's name), its curve and its gates."""
     status = Status(row.status)
-    ended = status in (Status.COMPLETE, Status.DIVERGED)
+    ended = status in ENDED
     values = shared(RunRecord, runs, row) | {"status": status, "versions": row.versions or {}}
     if not all(isinstance(each, str) for each in values["versions"].values()):
         raise ValueError(f"attnres_runs.versions holds {values['versions']!r}")

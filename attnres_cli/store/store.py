@@ -24,7 +24,7 @@ from attnres_cli.errors import NoStudyError, StudyError
 from attnres_cli.records import gates
 from attnres_cli.records.items import Items
 from attnres_cli.records.merged import Merged
-from attnres_cli.records.run import RunRecord, Status
+from attnres_cli.records.run import ENDED, RunRecord, Status
 from attnres_cli.records.step_ratio import TimedArm
 from attnres_cli.store import merge, owner, rows, sqlite, tables
 from attnres_cli.store.engine import connect, runs_folder
@@ -147,17 +147,15 @@ class Store(Planner):
     @patient
     def remove(self, ids: Sequence[int], reason: str | None = None) -> None:
         """Delete these runs, all or none; StudyError where a process may be running one. The study
-        goes on to tell of them, see `removed`, but for those of recipes of which none has ended:
-        nobody can have removed these for what they gave.
+        goes on to tell of them, see `removed`, but for those of tables of which no run has drawn a
+        point of its curve: whoever sees curves may remove runs for what they will give.
         """
         query = select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id).with_for_update()
         with self._write() as connection:
             found = connection.execute(query).all()
             for row in found:
                 _check_is_idle(row)
-            ended = runs.c.status.in_((Status.COMPLETE, Status.DIVERGED))
-            seen = set(connection.execute(select(runs.c.recipe_digest).where(ended)).scalars())
-            seen |= set(connection.execute(select(tables.removed.c.recipe_digest)).scalars())
+            seen = _seen(connection)
             told = [rows.of_removed(row, reason) for row in found if row.recipe_digest in seen]
             if told:
                 connection.execute(insert(tables.removed), told)
@@ -214,6 +212,18 @@ class Store(Planner):
         """
         with self._write(alone=True) as connection:
             return [merge.merge(connection, part) for part in parts]
+
+
+def _seen(connection: Connection) -> set[str]:
+    """The digests of recipes of which a run has a step behind it, or was removed; with them those
+    that arms have in the same tables.
+    """
+    made, begun = tables.arm_recipes, (runs.c.step > 0) | runs.c.status.in_(ENDED)
+    found = set(connection.execute(select(runs.c.recipe_digest).where(begun)).scalars())
+    found |= set(connection.execute(select(tables.removed.c.recipe_digest)).scalars())
+    pairs = connection.execute(select(made.c.base_digest, made.c.digest)).all()
+    bases = {base for base, digest in pairs if found & {base, digest}}
+    return found | bases | {digest for base, digest in pairs if base in bases}
 
 
 def _waiting(connection: Connection, ids: Sequence[int]) -> int | None:

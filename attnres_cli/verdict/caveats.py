@@ -13,8 +13,9 @@ from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.codes import left_out
 from attnres_cli.verdict.comparison import ArmResult, Comparison, ended_how
-from attnres_cli.verdict.numbers import plural
+from attnres_cli.verdict.numbers import plural, spans
 from attnres_cli.verdict.registered import EXPLORATORY
+from attnres_cli.verdict.rows import difference_text
 
 _LARGEST_RATE = 0.5  # beyond it a bound says nothing
 _MOST_NAMED = 3
@@ -153,8 +154,13 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _seeds(comparison: Comparison) -> Iterator[str]:
-    """Rows that are of fewer seeds than there are; seeds far from the others, and removed ones."""
-    every, base = len(comparison.family.seeds), comparison.base
+    """Seeds that were chosen; rows that are of fewer seeds than there are; seeds far from the
+    others, and removed ones.
+    """
+    seeds, base = sorted(comparison.family.seeds), comparison.base
+    every = len(seeds)
+    if not comparison.rules.is_registered and seeds != [*range(every)]:
+        yield f"seeds were chosen, they are not 0 to {every - 1}: {spans(seeds)}"
     short: dict[tuple[int, int | None], list[str]] = {}
     for arm in comparison.arms:
         if arm.look is not None and 0 < arm.look.n < every:
@@ -179,6 +185,13 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
     for gone in comparison.removed:
         why = "" if gone.reason is None else f"; left out: {gone.reason}"
         yield f"removed: {gone.variant} seed {gone.seed}, {ended_how(gone)}{why}"
+    words = [
+        f"{arm.variant} {arm.whole.verdict} {difference_text(arm.whole)}"
+        for arm in comparison.arms
+        if arm.whole is not None
+    ]
+    if words:
+        yield f"with the runs that were left out: {'; '.join(words)}"
 
 
 def _is_torn(arm: ArmResult) -> bool:

@@ -74,6 +74,7 @@ class ArmResult:
     own: ArmRecipe | None = None  # where its recipe is not the shared one
     gates: Mapping[int, tuple[Gate, ...]] = field(default_factory=dict)  # by seed
     believed: str = ""  # why somebody believes what is too good to be true
+    whole: ArmResult | None = None  # with the ended runs that were left out with a reason
     mixed: tuple[int, ...] = ()  # seeds whose baseline other versions of the software trained
 
     @property

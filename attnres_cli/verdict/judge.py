@@ -9,12 +9,21 @@ from typing import Any
 
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
-from attnres_cli.records.run import WAITS, DataDescription, Removed, RunRecord, RunResult, Status
+from attnres_cli.records.run import (
+    ENDED,
+    WAITS,
+    DataDescription,
+    Removed,
+    RunRecord,
+    RunResult,
+    Status,
+)
 from attnres_cli.stats.pairs import far, mean_sd, paired, signs
 from attnres_cli.stats.power import detectable
 from attnres_cli.stats.sequential import Look, look, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
 from attnres_cli.verdict.family import Family, family
+from attnres_cli.verdict.left_out import restored
 from attnres_cli.verdict.soundness import (
     believed,
     doubt,
@@ -60,6 +69,7 @@ def compare(
     lost = tuple(each for each in removed if (each.variant, each.seed) not in there)
     table = _Table(data, terms, rules, held, by_arm.get(baseline, []), lost)
     arms = _with_base([table.judged(runs) for runs in by_arm.values() if _results(runs)])
+    arms = _beside_whole(arms, table, by_arm)
     arms = [_withheld(replace(arm, own=own_of.get(arm.variant)), own_of, baseline) for arm in arms]
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
     return Comparison(
@@ -270,6 +280,26 @@ def _with_base(arms: Sequence[ArmResult]) -> list[ArmResult]:
 def may_be_tuning(low: float, high: float, missed: float) -> bool:
     """Whether a difference in this interval may be what the loser's tuning has missed."""
     return missed > 0 and missed >= min(abs(low), abs(high))
+
+
+def _beside_whole(
+    arms: Sequence[ArmResult], table: _Table, by_arm: Mapping[str, Sequence[RunRecord]]
+) -> list[ArmResult]:
+    """The arms, each beside what it would be with the ended runs that were left out of its pairs
+    with a reason.
+    """
+    base = next((arm.variant for arm in arms if arm.verdict == "baseline"), "")
+    left_out = [each for each in table.lost if each.reason and each.status in ENDED]
+    every = {name: restored(runs, left_out) for name, runs in by_arm.items()}
+    lost = tuple(each for each in table.lost if each not in left_out)
+    table = replace(table, base=every.get(base, ()), lost=lost)
+    concerned = {each.variant for each in left_out}
+    return [
+        replace(arm, whole=table.judged(every[arm.variant]))
+        if arm.variant != base and concerned & {arm.variant, base}
+        else arm
+        for arm in arms
+    ]
 
 
 def _withheld(arm: ArmResult, own: Mapping[str, ArmRecipe], baseline: str) -> ArmResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from attnres_cli.config.recipe import Recipe
@@ -21,6 +21,17 @@ def between(numbers: Collection[int]) -> str:
     """`1,024`, or `1,024 to 2,048` of several."""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Sorted numbers in words: `0 to 4, 6, 9 to 11`."""
+    runs: list[list[int]] = []
+    for each in numbers:
+        if runs and each == runs[-1][-1] + 1:
+            runs[-1][1:] = [each]
+        else:
+            runs.append([each])
+    return ", ".join(" to ".join(map(str, run)) for run in runs)
 
 
 def number(value: float | None) -> str:

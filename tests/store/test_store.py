@@ -25,7 +25,7 @@ from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import AwayError, StudyError
 from attnres_cli.records import gates
 from attnres_cli.records.code import Code
-from attnres_cli.records.comparison_terms import Matched, Terms, Tuned
+from attnres_cli.records.comparison_terms import BY_DESIGN, Given, Matched, Terms, Tuned
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import Point, Probe, RunRecord, RunResult, RunSpec, Status
 from attnres_cli.store import engine, owner, rows, sqlite
@@ -492,6 +492,40 @@ def test_a_removed_run_takes_what_was_measured_along_and_is_recorded_once_any_lo
     held = Store.open(study, create=False).removed()
     assert held[:3] == removed
     assert [each.seed for each in held] == [0, 1, 0, 0]
+
+
+def test_an_unfinished_run_that_has_drawn_its_curve_is_told_of_and_with_it_all_of_its_table(
+    store: Store, specs: list[RunSpec], ids: list[int]
+):
+    claimed = store.claim(ids)
+    assert claimed is not None
+    store.beat(claimed.id, 0)
+    store.let_go(claimed.id)
+    store.remove(ids[5:])
+    assert store.removed() == []  # nobody has seen a loss
+    again = store.claim(ids)
+    assert again is not None
+    store.beat(again.id, 1)
+    store.let_go(again.id)
+    store.remove([again.id, ids[4]])
+    assert [each.status for each in store.removed()] == [Status.PENDING] * 2
+
+
+def test_a_run_of_an_arm_with_a_recipe_of_its_own_is_told_of_once_another_arm_has_begun(
+    store: Store, specs: list[RunSpec]
+):
+    base, other = specs[0].recipe, specs[0].recipe.at_rate(0.3)
+    arms = tuple(
+        Arm(variant, 1, 1, recipe=recipe, how=Given(0.3, is_own=True))
+        for variant, recipe in (("standard", base), ("attnres", other))
+    )
+    plan = Plan(base, arms, (0,), ("cpu",), SETTINGS, FACTS.fingerprint, terms=BY_DESIGN)
+    store.keep_arm_recipes(plan, FACTS)
+    first, second = store.plan(plan.specs, FACTS)
+    assert store.claim([first.id]) is not None
+    store.beat(first.id, 3)
+    store.remove([second.id])
+    assert [gone.variant for gone in store.removed()] == ["attnres"]
 
 
 def test_the_number_of_a_removed_run_is_never_given_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from comparisons import BASE, BETTER, WORSE, arm_of
@@ -26,6 +27,52 @@ def test_runs_are_paired_by_seed_and_not_by_their_order(make_arm, judge, facts):
     assert found.pairs == (1, 2, 3, 4, 5)
     assert found.difference.p == pytest.approx(theirs.pvalue)
     assert arm_of(judge(base, arm[::-1])).difference == arm_of(judge(base, arm)).difference
+
+
+@pytest.mark.parametrize(
+    ("variant", "status", "loss", "word"),
+    [
+        ("attnres", Status.COMPLETE, 2.0, "inconclusive"),
+        ("standard", Status.COMPLETE, 1.35, "better"),
+        ("attnres", Status.DIVERGED, math.nan, "blocked"),
+    ],
+)
+def test_the_word_with_a_run_that_was_left_out_stands_beside_the_word_without(
+    variant: str, status: Status, loss: float, word: str, make_arm, make_run, judge, facts
+):
+    base, arm = make_arm("standard", *BASE, 1.3), make_arm("attnres", *BETTER, 1.22)
+    gone = Removed("abcdef012345", variant, 5, facts.fingerprint, "", "", "2026",
+                   status, loss, "a core was busy")  # fmt: skip
+    runs = [run for run in (*base, *arm) if (run.variant, run.seed) != (variant, 5)]
+    for name, later in (("standard", 1.45), ("attnres", 1.36)):  # in place of what was left out
+        runs.append(replace(make_run(name, 6, val_loss=later), created_at="later"))
+
+    comparison = judge(runs, rules=Rules(removed=(gone,)))
+
+    found = arm_of(comparison)
+    assert (found.verdict, found.whole.verdict) == ("better", word)
+    if word != "blocked":
+        assert found.whole.pairs == (0, 1, 2, 3, 4, 5)
+    (told,) = [line for line in qualifiers(comparison) if line.startswith("with the runs")]
+    assert told.startswith(f"with the runs that were left out: attnres {word} ")
+    assert arm_of(judge(base, arm)).whole is None
+    unfinished = replace(gone, status=Status.PENDING, val_loss=math.nan)
+    assert arm_of(judge(runs, rules=Rules(removed=(unfinished,)))).whole is None
+
+
+def test_seeds_that_are_not_the_first_ones_are_named(make_run, judge):
+    def told(seeds: tuple[int, ...], **rules: bool) -> list[str]:
+        runs = [
+            make_run(name, seed, val_loss=1.5 + 0.1 * k)
+            for name in ("standard", "attnres")
+            for k, seed in enumerate(seeds)
+        ]
+        found = qualifiers(judge(runs, rules=Rules(**rules)))
+        return [line for line in found if line.startswith("seeds")]
+
+    assert told((3, 4, 5, 0, 8)) == ["seeds were chosen, they are not 0 to 4: 0, 3 to 5, 8"]
+    assert told((4, 3, 2, 1, 0)) == []
+    assert told((3, 4, 5, 0, 8), is_registered=True) == []
 
 
 def test_an_arm_is_described_by_its_runs(base, make_run, judge, facts):

@@ -23,7 +23,7 @@ from attnres_cli.lab.search.trunk_grid import Trunk
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import WAITS, RunRecord, RunSpec, Status
+from attnres_cli.records.run import ENDED, WAITS, RunRecord, RunSpec, Status
 from attnres_cli.records.search_records import Search
 from attnres_cli.stats.optima import likeliest_common
 from attnres_cli.verdict.numbers import plural
@@ -61,7 +61,7 @@ class TrialRunner:
         failed a proof: what sees the answer is nobody's best.
         """
         result = record.result
-        ended = record.status in (Status.COMPLETE, Status.DIVERGED)
+        ended = record.status in ENDED
         if result is None or not ended or has_failed(record):
             return None
         known = {
