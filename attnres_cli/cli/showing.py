@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import TextIO
 
@@ -192,7 +193,9 @@ class _Shown:
         asked = self.asked
         whole = asked.figures is not None or (asked.is_page and asked.against is None)
         chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
-        first, *others = comparisons = [chapter.comparison for chapter in chapters]
+        first, *others = comparisons = held.kept([chapter.comparison for chapter in chapters])
+        pairs = zip(chapters, comparisons, strict=True)
+        chapters = [replace(chapter, comparison=one) for chapter, one in pairs]
         if asked.form is Format.CSV and (why := unanswerable(first)):
             say(why)  # lines of numbers do not
         ladders = held.every_ladder(shown) if whole else []

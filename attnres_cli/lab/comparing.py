@@ -173,7 +173,7 @@ class Ablation:
         recipe = f"{self.shared.recipe.digest}@{self.tokens.fingerprint}"
         codes = {arm.code.digest for arm in self.shared.arms}
         found = held.comparisons(held.choose(recipe, self.baseline, codes))
-        return [one for one in found if one.terms in asked]
+        return held.kept([one for one in found if one.terms in asked])
 
 
 def _of_other_code(plan: Plan, records: Sequence[RunRecord]) -> str:

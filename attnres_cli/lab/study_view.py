@@ -9,11 +9,12 @@ from attnres_cli.config.as_typed import is_searched
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
+from attnres_cli.records.asked import Asked
 from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.records.computed import first_of, settings_of
 from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.store.store import Store
-from attnres_cli.verdict import moving
+from attnres_cli.verdict import labels, moving
 from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.downstream import Downstream, downstream
@@ -34,6 +35,13 @@ from attnres_cli.verdict.select import (
 )
 from attnres_cli.verdict.slope import Slope, slope_of
 from attnres_cli.verdict.two_recipes import Row, Side, rows
+
+
+def asked(of: Comparison) -> Asked:
+    """The table that this is, as a study keeps it."""
+    margin = "" if of.rules.margin is None else f"{of.rules.margin:.6g}"
+    terms = labels.name(of.terms)
+    return Asked(of.recipe_digest, of.data.fingerprint, of.baseline, terms, margin)
 
 
 @dataclass
@@ -163,6 +171,21 @@ class Held:
     def comparisons(self, chosen: Choice) -> list[Comparison]:
         """The comparisons under a recipe, the preregistered one first."""
         return [self._only(one, chosen) for one in self._compared(chosen)]
+
+    def kept(self, found: Sequence[Comparison]) -> list[Comparison]:
+        """The comparisons, each with the number of tables that the study was asked for, as it is
+        now for those of them that have a difference: it keeps that, if it can be written to.
+        """
+        held = self.store.asked()
+        known = {replace(e, recipe_digest=self._first[e.recipe_digest]) for e in held or ()}
+        now = {asked(one) for one in found if any(arm.difference for arm in one.arms)}
+        why = "it is of an earlier attnres, ablate renews it" if held is None else ""
+        if held is not None and now - known:
+            try:
+                Store.open(self.study, create=True).ask([*(now - known)])
+            except StudyError as error:
+                why = str(error)
+        return [replace(one, n_asked=len(known | now) or 1, not_kept=why) for one in found]
 
     def _compared(self, chosen: Choice) -> list[Comparison]:
         """The same, of all rows."""

@@ -34,6 +34,7 @@ CHOICES = (
     "its arm has computed, and is not the same in all"
 )
 _HIDDEN = "not shown: {} of this table; words and intervals are of all of them"
+_NOT_KEPT = "the study does not keep that this table was asked for: {}"
 _SHOWN_LOOKS = 3
 SCHEMA = 2
 """Of the document in JSON; docs/reports.md says what each changed."""
@@ -158,6 +159,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         RULE,
         *([_HIDDEN.format(plural(comparison.n_hidden, "arm"))] if comparison.n_hidden else []),
         *_looked(comparison),
+        *([_NOT_KEPT.format(comparison.not_kept)] if comparison.not_kept else []),
         SEEDS,
         *([CHOICES] if comparison.rules.is_routed else []),
         *_computed(comparison),

@@ -53,7 +53,7 @@ def holding(connection: Connection, study: str) -> Holding:
         for row in of(table):
             found[row["run_id"]].append(row)
     whole = [recipes, tables.data, runs, removed, registrations]
-    whole += [tables.arm_recipes, tables.step_ratios, tables.until_decided]
+    whole += [tables.arm_recipes, tables.step_ratios, tables.until_decided, tables.asked]
     return Holding(study, {table.name: of(table) for table in whole}, of_runs)
 
 

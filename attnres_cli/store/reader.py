@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, func, inspect, select
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
+from attnres_cli.records.asked import Asked
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.items import Items
 from attnres_cli.records.run import (
@@ -157,6 +158,14 @@ class Reader:
             mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
             query = select(of.c.most).where(*mine, of.c.baseline == baseline)
             return connection.execute(query).scalar()
+
+    @patient
+    def asked(self) -> list[Asked] | None:
+        """The tables that were asked for; None where the schema is one that does not keep them."""
+        with self._read() as connection:
+            if upgrade.lacks(connection, tables.asked):
+                return None
+            return [rows.to_asked(row) for row in connection.execute(select(tables.asked))]
 
     @patient
     def statuses(self, ids: Sequence[int]) -> dict[int, Status]:

@@ -15,6 +15,7 @@ from sqlalchemy import Table, select
 
 from attnres_cli.config.reading import as_tuples
 from attnres_cli.files import check_name
+from attnres_cli.records.asked import Asked
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Matched, Terms, Trial, Tuned
 from attnres_cli.records.gates import DOUBTS, MEANING, PROOFS
@@ -35,6 +36,7 @@ from attnres_cli.store import owner
 from attnres_cli.store.tables import (
     IDENTITY,
     arm_recipes,
+    asked,
     data,
     gates,
     removed,
@@ -87,6 +89,11 @@ def to_removed(row: Row) -> Removed:
 def to_step_ratio(row: Row) -> TimedArm:
     """A row of attnres_step_ratios."""
     return TimedArm(**shared(TimedArm, step_ratios, row))
+
+
+def to_asked(row: Row) -> Asked:
+    """A row of attnres_asked."""
+    return Asked(**shared(Asked, asked, row))
 
 
 def shared(kind: Any, table: Table, found: object) -> dict[str, Any]:

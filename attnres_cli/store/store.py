@@ -22,6 +22,7 @@ from sqlalchemy import (
 from attnres_cli.config import address
 from attnres_cli.errors import NoStudyError, StudyError
 from attnres_cli.records import gates
+from attnres_cli.records.asked import Asked
 from attnres_cli.records.items import Items
 from attnres_cli.records.merged import Merged
 from attnres_cli.records.run import ENDED, RunRecord, Status
@@ -186,6 +187,17 @@ class Store(Planner):
                 mine = [column == row[column.name] for column in of.primary_key]
                 connection.execute(delete(of).where(*mine))
                 connection.execute(insert(of), row)
+
+    def ask(self, found: Sequence[Asked]) -> None:
+        """Keep that these tables were asked for; once more changes nothing. It is not tried again:
+        whoever asks shall not wait for it.
+        """
+        of = tables.asked
+        with self._write(alone=True) as connection:
+            held = {rows.to_asked(row) for row in connection.execute(select(of))}
+            fresh = [vars(each) | {"asked_at": now()} for each in found if each not in held]
+            if fresh:
+                connection.execute(insert(of), fresh)
 
     @patient
     def note(self, run_id: int, text: str) -> None:

@@ -191,6 +191,17 @@ until_decided = Table(
     Column("most", Integer, nullable=False),  # seeds of an arm
 )
 
+asked = Table(
+    "attnres_asked",
+    metadata,
+    Column("recipe_digest", ForeignKey("attnres_recipes.digest"), primary_key=True),
+    Column("fingerprint", ForeignKey("attnres_data.fingerprint"), primary_key=True),
+    Column("baseline", Text, primary_key=True),
+    Column("terms", Text, primary_key=True),
+    Column("margin", String(32), primary_key=True),
+    Column("asked_at", String(32), nullable=False),  # UTC, ISO 8601
+)
+
 registrations = Table(
     "attnres_registrations",
     metadata,

@@ -22,6 +22,7 @@ from sqlalchemy import (
 from attnres_cli.records.code import Code
 from attnres_cli.store.tables import (
     SCHEMA,
+    asked,
     data,
     items,
     metadata,
@@ -37,14 +38,10 @@ OLDER = "0007"
 are of tables fitted to the very tokens they were held against: they are dropped.
 """
 
-_SINCE = (until_decided,)
-BEFORE = {
-    "0008": (items, step_ratios, *_SINCE),
-    "0009": (step_ratios, *_SINCE),
-    "0010": _SINCE,
-}
+_NEWER = (items, step_ratios, until_decided, asked)
+BEFORE = {"0008": _NEWER, "0009": _NEWER[1:], "0010": _NEWER[2:]}
 """Schemas that lack whole tables alone: what runs answered to items, ratios of step times, how many
-seeds a table grows to.
+seeds a table grows to, tables that were asked for.
 """
 
 _NEW = {
@@ -58,7 +55,7 @@ _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of S
 
 def tables_of(version: str) -> set[str] | None:
     """The names of a schema's tables; None of one that is not known here."""
-    lacking = {OLDER: (removed, *BEFORE["0008"]), SCHEMA: (), **BEFORE}
+    lacking = {OLDER: (removed, *_NEWER), SCHEMA: (), **BEFORE}
     if version not in lacking:
         return None
     return metadata.tables.keys() - {table.name for table in lacking[version]}
@@ -94,7 +91,7 @@ def upgrade(connection: Connection) -> None:
     version = connection.execute(select(schema.c.version_num)).scalar_one()
     if version == OLDER:
         _upgrade_older(connection)
-    for table in BEFORE.get(version, BEFORE["0008"]):
+    for table in BEFORE.get(version, _NEWER):
         table.create(connection)
     connection.execute(update(schema).values(version_num=SCHEMA))
 

@@ -51,8 +51,11 @@ def n_read(comparison: Comparison, shown: Sequence[Comparison]) -> int:
 
 def _fixed(comparison: Comparison, n_tables: int) -> Iterator[str]:
     """What was not fixed before the first run, and over how many tables one reads."""
-    if comparison.registered.startswith(EXPLORATORY):
+    is_exploratory = comparison.registered.startswith(EXPLORATORY)
+    if is_exploratory:
         yield comparison.registered
+    if is_exploratory or not comparison.registered:
+        n_tables = max(n_tables, comparison.n_asked)
     if n_tables > 1:
         rate = ALPHA * n_tables
         wrong = f"up to {rate:.1f} of them are wrong on average"

@@ -105,6 +105,8 @@ class Comparison:
     beside: tuple[Comparison, ...] = ()  # of the same arms on lesser terms: they get no words
     moving: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm, parameter, share
     step_ratios: Mapping[str, StepRatio] = field(default_factory=dict)  # by arm, to the baseline's
+    n_asked: int = 1  # tables that the study was asked for, this one included
+    not_kept: str = ""  # why the study does not keep that this one was
 
     def arm(self, variant: str) -> ArmResult | None:
         """The arm of that name; None where no run of it has ended."""

@@ -114,7 +114,7 @@ def test_reading_makes_nothing_and_another_schema_can_be_named(database: Lab, st
 
     Store.open(f"{study}?options=-csearch_path%3Dmine", create=True)
 
-    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(13,)]
+    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(14,)]
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 
@@ -131,6 +131,7 @@ OLDER = (
     "DROP TABLE attnres_items",
     "DROP TABLE attnres_step_ratios",
     "DROP TABLE attnres_until_decided",
+    "DROP TABLE attnres_asked",
     "UPDATE attnres_schema SET version_num = '0007'",
 )
 COLUMNS = (

@@ -1,0 +1,105 @@
+"""One of several tables that a study was asked for is called so."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from another_user import as_nobody
+from comparisons import BASE, BETTER
+from studies import fill
+
+from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.lab.merging import merge
+from attnres_cli.store.store import Store
+
+LOSSES = {"standard": BASE, "attnres": BETTER, "rezero": BASE[::-1]}
+NOT_KEPT = "the study does not keep that this table was asked for"
+
+
+@pytest.fixture
+def recipe(here: Path) -> Recipe:
+    return load("smoke")
+
+
+@pytest.fixture
+def study(recipe: Recipe) -> Path:
+    fill(Path("attnres.db"), recipe, LOSSES)
+    return Path("attnres.db")
+
+
+def n_tables(told: list[str]) -> int:
+    found = [line for line in told if line.startswith("one of ")]
+    return int(found[0].split()[2]) if found else 1
+
+
+def test_tables_baselines_and_margins_are_counted_once_each(study: Path, attnres):
+    def shown(*words: str) -> int:
+        return n_tables(attnres.json("report", *words)["qualified"])
+
+    assert [shown(), shown(), shown("attnres")] == [1, 1, 1]
+    assert [shown("--baseline", "attnres"), shown()] == [2, 2]
+    assert [shown("--margin", "0.01"), shown("--margin", "0.010"), shown()] == [3, 3, 3]
+    assert "! one of 3 tables: " in attnres.prints("report")
+    kept = Store.open(str(study), create=False).asked() or []
+    assert {(each.baseline, each.margin) for each in kept} == {
+        ("standard", ""), ("attnres", ""), ("standard", "0.01")
+    }  # fmt: skip
+
+
+def test_a_recipe_without_a_difference_is_no_table(study: Path, attnres):
+    fill(study, load("smoke", ["train.tokens=4k"]), {"standard": BASE})
+    attnres.prints("report")
+    assert Store.open(str(study), create=False).asked() == []
+    attnres.prints("report", "--format", "html")
+    assert len(Store.open(str(study), create=False).asked() or []) == 1
+
+
+def test_a_preregistered_table_is_read_alone(recipe: Recipe, attnres):
+    text = "{recipe: smoke, arms: [attnres], baseline: standard, seeds: [0, 1, 2, 3, 4], "
+    Path("plan.yaml").write_text(text + "metric: val_loss, test: paired-t}")
+    attnres.prints("report", "--preregister", "plan.yaml")
+    fill(Path("attnres.db"), recipe, LOSSES)
+    attnres.prints("report", "--baseline", "attnres")
+    found = attnres.json("report")
+    assert found["registered"].startswith("preregistered")
+    assert n_tables(found["qualified"]) == 1
+    assert n_tables(found["more"][0]["qualified"]) == 2
+
+
+def test_merged_studies_keep_what_either_was_asked_for(study: Path, recipe: Recipe, attnres):
+    other = fill(Path("b.db"), recipe, LOSSES)
+    attnres.prints("report")
+    attnres.prints("report", "--study", "b.db")
+    attnres.prints("report", "--study", "b.db", "--baseline", "rezero")
+    store = Store.open(str(study), create=True)
+    merge([other], store)
+    assert sorted(each.baseline for each in store.asked() or []) == ["rezero", "standard"]
+
+
+def test_who_may_only_read_a_study_is_told_that_it_keeps_nothing(
+    public: Path, recipe: Recipe, attnres
+):
+    path = public / "study.db"
+    fill(path, recipe, LOSSES)
+    path.chmod(0o444)
+    with as_nobody():
+        told = attnres.prints("report", "--notes", "--study", str(path))
+    assert f"{NOT_KEPT}: study {path}" in told
+
+
+def test_a_study_of_before_keeps_nothing_when_read_says_so_and_does_once_written_to(
+    study: Path, attnres
+):
+    with closing(sqlite3.connect(study)) as held:
+        held.execute("DROP TABLE attnres_asked")
+        held.execute("UPDATE attnres_schema SET version_num = '0010'")
+        held.commit()
+    before = study.read_bytes()
+    assert f"{NOT_KEPT}: it is of an earlier attnres" in attnres.prints("report", "--notes")
+    assert study.read_bytes() == before
+    Store.open(str(study), create=True)
+    assert NOT_KEPT not in attnres.prints("report", "--notes")
+    assert len(Store.open(str(study), create=False).asked() or []) == 1
