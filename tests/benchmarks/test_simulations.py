@@ -20,7 +20,18 @@ sys.path.append(str(Path(__file__).parent.parent.parent / "benchmarks"))
 import ladders
 import rates
 import tuning
-from workflows import BASELINE, by_looks, error_rates, grown, p_values, planned, powers
+from workflows import (
+    BASELINE,
+    by_looks,
+    error_rates,
+    grown,
+    p_values,
+    planned,
+    powers,
+    tried,
+    typed,
+    watched,
+)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +75,13 @@ def test_the_error_rates_and_powers_of_workflows_are_printed(capsys: pytest.Capt
     rows = [line.split(" | ") for line in lines if " | looks | " in line]
     assert len(rows) == 10 + 8
     assert sum("--until decided" in line for line in lines) == 2
+    assert sum(line.split(" | ")[1:2] in (["one"], ["shared"]) for line in lines) == 3
+
+
+def test_several_tables_err_more_often_than_the_one_that_they_are():
+    for study in (tried, typed, watched):
+        several, one = study(2000, "normal").values()
+        assert one < 5 < several
 
 
 @pytest.mark.parametrize("law", ladders.LAWS)
