@@ -26,12 +26,13 @@ to what attention has summed up, not to values.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from attnres_cli.nn.addon import Addon, Kept
+from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.residual import VariantError, register
 
 
@@ -71,7 +72,9 @@ class VRes(Addon):
         if l == 1:
             return v, (v,)
         a, c = self._weights(l // 2 - 1)
-        return a * kept[0] + c * v, kept
+        if isinstance(a, float) or isinstance(c, float) or engines.plain():
+            return a * kept[0] + c * v, kept
+        return _Mixed.apply(kept[0], v, a, c), kept  # type: ignore[no-untyped-call]
 
     def _weights(self, row: int) -> tuple[Tensor | float, Tensor | float]:
         if self.weights == "fixed":
@@ -85,3 +88,24 @@ class VRes(Addon):
 
     def n_kept(self, l: int) -> int:
         return min(l, 1)
+
+
+class _Mixed(torch.autograd.Function):
+    """a V_1 + c V_b, for values (B, T, K, d_head) and scalars (1): plain autograd's numbers, by way
+    of half as many buffers.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, own: Tensor, a: Tensor, c: Tensor) -> Tensor:
+        ctx.save_for_backward(first, own, a, c)
+        return (a * first).add_(c * own)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        (g,), (first, own, a, c) = grads, ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            return a * g, c * g, (g * first).sum().view(1), (g * own).sum().view(1)
+        part = g * first
+        da = part.sum().view(1)
+        dc = torch.mul(g, own, out=part).sum().view(1)
+        return torch.mul(g, a, out=part), g * c, da, dc

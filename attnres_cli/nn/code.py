@@ -80,6 +80,14 @@ KEPT: tuple[Kept, ...] = (
     Kept("loop", "d70ef4df936a", "974cfaaf36d9", "0305a759a239cf30b353bb5622e7f8c1ffc5f77b"),
     # what a design adds may have a rate of its own, and how far it moved is kept; other names
     Kept("loop", "974cfaaf36d9", "afebde607856", "de1b7d8369953ebe537c9491d1ed61fe3cd4b3b1"),
+    # generation takes fewer calls; a gradient of values fewer buffers
+    Kept("trunk", "fa6268a0719d", "c2c62e301c23", "44ddcb69de8990630f0713d065b80af3990dc46a"),
+    Kept("design", "314176c89e75", "fe2b62712695", "44ddcb69de8990630f0713d065b80af3990dc46a"),
+    Kept("design", "d42a4ff8d4b6", "b1a4f7e7ce1d", "44ddcb69de8990630f0713d065b80af3990dc46a"),
+    Kept("design", "973e3e9376f9", "2a692cb3f091", "44ddcb69de8990630f0713d065b80af3990dc46a"),
+    Kept("design", "9132f22bc2b0", "a8aa4a6dddd8", "44ddcb69de8990630f0713d065b80af3990dc46a"),
+    Kept("design", "7508033e0d9d", "b563df202708", "44ddcb69de8990630f0713d065b80af3990dc46a"),
+    Kept("design", "ab23ed34849c", "0bab91adda30", "44ddcb69de8990630f0713d065b80af3990dc46a"),
 )
 """All of them. A run of the one code and a run of the other are of the same code."""
 

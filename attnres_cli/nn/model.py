@@ -68,7 +68,7 @@ class Sublayer(nn.Sequential):
                 h = part(h) if cache is None else part(h, cache)
                 is_before = True
             elif isinstance(h, Inputs):
-                h = Inputs(*map(part, h))
+                h = Inputs(*(map(part, h) if cache is None else part(torch.stack(h))))
             elif is_before:
                 h = part(h)
         return h

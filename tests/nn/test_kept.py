@@ -24,7 +24,13 @@ DESIGNS = (
     "layerscale", "delta", "mhc",
 )  # fmt: skip
 NEWEST = ("standard", "mudd", "attnres+vres", "mudd:layers=2,window=2+resv")
-NEWER = {"548715b30eb67e95b41ee0246d46cd62d3d7547a": NEWEST}
+WITH_VALUES = (
+    *NEWEST, "vres", "dca", "delta:ways=qkv", "vres:weights=sum+unet+x0:init=neutral",
+)  # fmt: skip
+NEWER = {
+    "548715b30eb67e95b41ee0246d46cd62d3d7547a": NEWEST,
+    "44ddcb69de8990630f0713d065b80af3990dc46a": WITH_VALUES,
+}
 """By the first commit that has them; the others train at all commits."""
 
 PROGRAM = """

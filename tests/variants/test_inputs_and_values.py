@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from slow_attention import slow_attention
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
 from attnres_cli.nn import variant
 from attnres_cli.nn.model import Transformer
@@ -236,3 +237,19 @@ def test_kinds_of_attention_without_inputs_or_values_refuse_by_name(tiny_shape: 
             with pytest.raises(variant.VariantError) as caught:
                 build(spec, shape)
             assert f"needs an attention with {asked}, which {kind} has not" in str(caught.value)
+
+
+def test_mixed_values_have_the_derivatives_of_the_formula_the_second_ones_too():
+    design = variant.parse("vres").build(4, 4).double()
+    generator = torch.Generator().manual_seed(0)
+    first, own = (
+        torch.randn(1, 2, 1, 3, generator=generator, dtype=torch.float64).requires_grad_()
+        for _ in range(2)
+    )
+
+    def mixed(first: Tensor, own: Tensor, *_: Tensor) -> Tensor:
+        return design.on_values((first,), 3, own)[0]
+
+    inputs = (first, own, *design.parameters())
+    assert gradcheck(mixed, inputs)
+    assert gradgradcheck(mixed, inputs)

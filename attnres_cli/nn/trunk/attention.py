@@ -44,10 +44,13 @@ class Attention(Kind):
 
     def forward(self, h: Hidden | Inputs | Heads, cache: KeysAndValues | None = None) -> Hidden:
         """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
-        if not isinstance(h, Tensor):
-            return self._attend(self.heads(h) if isinstance(h, Inputs) else h, cache)
+        if isinstance(h, Inputs) and cache is None:
+            h = self.heads(h)
+        if isinstance(h, Heads):
+            return self._attend(h, cache)
         start = 0 if cache is None else cache.seen
-        qkv = self.qkv(h).unflatten(-1, (-1, self.d_head))  # (B, T, H + 2K, d_head)
+        qkv = self.qkv(h) if isinstance(h, Tensor) else torch.cat(self._projected(h), dim=-1)
+        qkv = qkv.unflatten(-1, (-1, self.d_head))  # (B, T, H + 2K, d_head)
         sizes = self.n_heads, self.n_kv_heads
         if self.norms is not None:
             parts = qkv.split((*sizes, self.n_kv_heads), dim=-2)
@@ -63,13 +66,18 @@ class Attention(Kind):
 
     def heads(self, h: Hidden | Inputs) -> Heads:
         """What h, or each of three, is projected to."""
-        sizes = [n * self.d_head for n in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
         if isinstance(h, Inputs):
-            q, k, v = map(linear, h, self.qkv.weight.split(sizes))
+            q, k, v = self._projected(h)
             parts = torch.cat((q, k), dim=-1), v
         else:
-            parts = self.qkv(h).tensor_split((sizes[0] + sizes[1],), dim=-1)
+            n_values = self.n_kv_heads * self.d_head
+            parts = self.qkv(h).split((len(self.qkv.weight) - n_values, n_values), dim=-1)
         return Heads(*(part.unflatten(-1, (-1, self.d_head)) for part in parts))
+
+    def _projected(self, h: Inputs) -> list[Tensor]:
+        """Queries, keys and values (B, T, n d_head), each of its own input."""
+        sizes = [n * self.d_head for n in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
+        return [linear(x, w) for x, w in zip(h, self.qkv.weight.split(sizes), strict=True)]
 
     def _attend(self, heads: Heads, cache: KeysAndValues | None) -> Hidden:
         start, (qk, v) = 0 if cache is None else cache.seen, heads
