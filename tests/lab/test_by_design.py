@@ -147,6 +147,14 @@ def test_a_study_without_a_run_at_the_recipes_own_rate_is_found(folder: Path, pl
     assert attnres.json("report") == found
 
 
+def as_one_of_two(attnres, table: Any) -> bool:
+    """Whether a report prints that table as before, and that it is one of two."""
+    found = attnres.json("report", "--recipe", table["recipe_digest"])
+    first, *others = found.pop("qualified")
+    before = {key: value for key, value in table.items() if key != "qualified"}
+    return first.startswith("one of 2 tables") and (found, others) == (before, table["qualified"])
+
+
 def test_one_rate_typed_for_all_arms_is_another_comparison_which_is_said(plain, trained, attnres):
     fill(plain, attnres=MORE)
     shared, err = ablation(attnres, "--set", "optim.lr=6e-3")
@@ -155,7 +163,7 @@ def test_one_rate_typed_for_all_arms_is_another_comparison_which_is_said(plain, 
     assert {arm["own"] for arm in shared["arms"]} == {None}
     assert "learning rate: one for every arm" in attnres("report", "--notes")[1]
     assert attnres.json("report") == shared  # the newest
-    assert attnres.json("report", "--recipe", trained["recipe_digest"]) == trained
+    assert as_one_of_two(attnres, trained)
 
 
 def test_other_rates_in_the_recipe_are_another_comparison(folder: Path, plain, trained, attnres):
@@ -163,7 +171,7 @@ def test_other_rates_in_the_recipe_are_another_comparison(folder: Path, plain, t
     fill(plain.at_rate(3e-3), attnres=BASE[::-1])
     found, _ = ablation(attnres)
     assert own(found)["attnres"] == (3e-3, True)
-    assert attnres.json("report", "--recipe", trained["recipe_digest"]) == trained
+    assert as_one_of_two(attnres, trained)
     assert attnres.json("report") == found
 
 
