@@ -15,6 +15,13 @@ STANDS_IN_TRAINING = ": too much to judge new text by"
 LEAST_GAIN = 0.01  # nats per token by which one line must lie below another to say anything
 
 
+def eval_error(tokens: int) -> float:
+    """By how much the choice of so many evaluation tokens shifts a difference: one standard error,
+    nats per token.
+    """
+    return EVAL_NOISE / math.sqrt(tokens)
+
+
 def line(data: DataDescription) -> tuple[str, float] | None:
     """The lowest reference line, which a model that has learned much is below, and its name; None
     where there is none, or nothing to learn.
@@ -55,7 +62,7 @@ def of(data: DataDescription, n_tokens: int = 0, eval_tokens: int | None = None)
     if eval_tokens is not None and eval_tokens < EVAL_TOKENS:
         found.append(
             f"only {eval_tokens:,} evaluation tokens: their choice alone can shift a difference by "
-            f"{EVAL_NOISE / math.sqrt(eval_tokens):.3f} nats, which the intervals ignore; --set "
+            f"{eval_error(eval_tokens):.3f} nats, which the intervals ignore; --set "
             f"train.eval_tokens={EVAL_TOKENS} brings that to {SMALL}"
         )
     return found

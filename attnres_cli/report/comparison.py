@@ -11,6 +11,7 @@ from typing import Any
 from attnres_cli.errors import last_line
 from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import stated
+from attnres_cli.records.doubts import eval_error
 from attnres_cli.records.run import DataDescription, Status
 from attnres_cli.report.answer import answer
 from attnres_cli.report.table import Report, Table, capital, grouped, joined, tabled
@@ -78,6 +79,7 @@ def table_of(comparison: Comparison) -> Table:
 
 def _document(comparison: Comparison, n_tables: int) -> dict[str, Any]:
     runs, failed = comparison.records, comparison.runs(Status.FAILED)
+    tokens = comparison.rules.eval_tokens
     return {
         "schema": SCHEMA,
         "title": labels.title(comparison),
@@ -95,6 +97,7 @@ def _document(comparison: Comparison, n_tables: int) -> dict[str, Any]:
             "planned_seeds=family.planned most_seeds=family.most margin=rules.margin "
             "slope=rules.slope",
         ),
+        "eval_error": tokens and eval_error(tokens),
         "reference": picked(comparison.data, _REFERENCE),
         **picked(comparison, "versions settings"),
         "removed": [asdict(each) for each in comparison.removed],
@@ -160,11 +163,26 @@ def facts_of(comparison: Comparison) -> list[str]:
         *([_HIDDEN.format(plural(comparison.n_hidden, "arm"))] if comparison.n_hidden else []),
         *_looked(comparison),
         *([_NOT_KEPT.format(comparison.not_kept)] if comparison.not_kept else []),
+        *_errors(comparison),
         SEEDS,
         *([CHOICES] if comparison.rules.is_routed else []),
         *_computed(comparison),
         *comparison.versions,
     ]
+
+
+def _errors(comparison: Comparison) -> Iterator[str]:
+    """The error over seeds, and beside it that of the windows that were evaluated."""
+    gaps = [arm.difference for arm in comparison.arms if arm.difference is not None]
+    tokens = comparison.rules.eval_tokens
+    if gaps and tokens:
+        errors = [gap.sd / math.sqrt(gap.n) for gap in gaps]
+        ends = dict.fromkeys(f"{error:.4f}" for error in (min(errors), max(errors)))
+        yield (
+            f"standard error of a difference: {' to '.join(ends)} over seeds; about "
+            f"{eval_error(tokens):.4f} from the choice of {tokens:,} evaluation tokens, which all "
+            "runs share and no interval includes"
+        )
 
 
 def _reference_lines(data: DataDescription) -> Iterator[str]:

@@ -22,12 +22,10 @@ _DOCUMENT = (
     "recipe=comparison.recipe recipe_digest=comparison.recipe_digest "
     "baseline=comparison.baseline gap arms=n_arms alpha workers numerics left_out"
 )
-_PAIRING = (
-    "correlation measured_arms=n_arms measured_pairs=n_pairs sd seeds=needed seeds_ci95=range"
-)
+_PAIRING = "arm correlation measured_pairs=n_pairs sd seeds=needed seeds_ci95=range"
 _FIELDS = (
-    "recipe recipe_digest baseline gap arms noise_sd=noise.sd correlation is_measured "
-    "measured_arms measured_pairs sd seeds runs to_train seconds seeds_low=seeds_ci95.0 "
+    "recipe recipe_digest baseline gap arms noise_sd=noise.sd arm correlation is_measured "
+    "measured_pairs sd seeds runs to_train seconds seeds_low=seeds_ci95.0 "
     "seeds_high=seeds_ci95.1 slope=slope.value "
 ) + " ".join(f"{name}_{n}={name}.{n}" for name in ("detectable", "resolution") for n in SEEDS)
 
@@ -107,12 +105,12 @@ def _needed_cells(row: Pairing, found: PowerAnalysis) -> list[str]:
 
 def _name(row: Pairing) -> str:
     known = "none" if row.correlation is None else f"{row.correlation:.2f}"
-    return f"{known} {'measured' if row.n_arms else 'assumed'}"
+    return f"{known} {row.arm or 'assumed'}"
 
 
 def _notes(found: PowerAnalysis) -> list[str]:
     """The rule, and what the numbers rest on."""
-    first, (base, *arms) = found.pairings[0], found.runs
+    base, *arms = found.runs
     is_whole = found.alpha == first_rate(found.n_arms)
     lines = [
         "rule: found in 80 % of studies by the paired t test at the first look, "
@@ -124,10 +122,12 @@ def _notes(found: PowerAnalysis) -> list[str]:
         "baseline",
         "no arm of this study shares two seeds with the baseline: nothing measured",
     ]
-    if first.n_arms:
+    measured = [row for row in found.pairings if row.arm]
+    if measured:
+        most = max(row.n_pairs for row in measured)
         lines[-1] = (
-            f"measured over {plural(first.n_arms, 'arm')} of this study, which share at most "
-            f"{plural(first.n_pairs, 'seed')} with the baseline"
+            f"an arm's own spread: over {plural(most, 'seed')} at most that it shares with the "
+            "baseline, the largest first"
         )
     others = f", an arm {_time(max(time for _, time in arms))} at most" if arms else ""
     lines.append(
@@ -175,7 +175,7 @@ def _pairing(row: Pairing, found: PowerAnalysis) -> dict[str, Any]:
     worth = None if nats is None else found.worth(nats)
     return {
         **picked(row, _PAIRING),
-        "is_measured": row.n_arms > 0,
+        "is_measured": bool(row.arm),
         **dict(zip(("runs", "to_train", "seconds"), cost, strict=True)),
         "detectable": dict(zip(SEEDS, row.detectable, strict=True)),
         "resolution": {n: found.worth(v) for n, v in zip(SEEDS, row.detectable, strict=True)},

@@ -124,8 +124,8 @@ class Pairing:
 
     correlation: float | None  # of an arm's losses with the baseline's; None: one does not vary
     sd: float  # of the difference of one seed, in the unit of the losses
-    n_arms: int  # it was measured of; 0: assumed
-    n_pairs: int  # the most seeds that one of them shares with the baseline
+    arm: str  # that it was measured of; empty: assumed
+    n_pairs: int  # seeds that it shares with the baseline
     detectable: tuple[float, ...]  # least difference with 80 % power, for each of SEEDS
     needed: int | None  # seeds with which the gap is found; None: over 10,000
     range: tuple[int | None, int | None]  # the same at both ends of the sd's 95 % interval
@@ -138,31 +138,21 @@ def assumed(noise: Noise, correlation: float, gap: float, alpha: float) -> Pairi
     factor = math.sqrt(2 * (1 - correlation))
     ends = (factor * noise.ci95[0], factor * noise.ci95[1])
     seen = _seen(factor * noise.sd, ends, gap, alpha)
-    return Pairing(correlation, n_arms=0, n_pairs=0, **seen)
+    return Pairing(correlation, arm="", n_pairs=0, **seen)
 
 
 def measured(
-    arms: Sequence[tuple[Sequence[float], Sequence[float]]], gap: float, alpha: float
+    arm: str, losses: Sequence[float], baseline: Sequence[float], gap: float, alpha: float
 ) -> Pairing | None:
-    """From the losses (arm, baseline) of a study's arms, paired by seed: sd and correlation pooled
-    over arms by their degrees of freedom, None without spread. The interval of sd is that of the
-    arm with most pairs alone, since all share the baseline.
-    """
-    squares, degrees, products, sizes = 0.0, 0, 0.0, [0.0, 0.0]
-    counted = [pair for pair in arms if len(pair[0]) > 1]
-    for pair in counted:
-        ours, theirs = (np.asarray(values, dtype=np.float64) for values in pair)
-        a, b = ours - ours.mean(), theirs - theirs.mean()
-        squares, degrees = squares + float(np.sum((a - b) ** 2)), degrees + len(a) - 1
-        products += float(a @ b)
-        sizes = [sizes[0] + float(a @ a), sizes[1] + float(b @ b)]
-    if squares == 0:
+    """From the losses of an arm and of the baseline, paired by seed; None without spread."""
+    ours, theirs = (np.asarray(values, dtype=np.float64) for values in (losses, baseline))
+    n = len(ours)
+    if n < 2 or not (sd := float((ours - theirs).std(ddof=1))):
         return None
-    sd, n_pairs = math.sqrt(squares / degrees), max(len(ours) for ours, _ in counted)
-    varies = min(sizes) > 0
-    correlation = products / math.sqrt(sizes[0] * sizes[1]) if varies else None
-    seen = _seen(sd, sd_interval(sd, n_pairs), gap, alpha)
-    return Pairing(correlation, n_arms=len(counted), n_pairs=n_pairs, **seen)
+    varies = ours.std() > 0 and theirs.std() > 0
+    correlation = float(np.corrcoef(ours, theirs)[0, 1]) if varies else None
+    seen = _seen(sd, sd_interval(sd, n), gap, alpha)
+    return Pairing(correlation, arm=arm, n_pairs=n, **seen)
 
 
 def growing(looks: Sequence[tuple[int, float]], effect: float) -> tuple[float, float]:

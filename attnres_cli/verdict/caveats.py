@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from attnres_cli.config.arms import SCALE
@@ -77,8 +78,13 @@ def _ended(comparison: Comparison) -> Iterator[str]:
     if 0 < len(lost) < len(ended):
         named = _named([f"{run.variant} seed {run.seed}" for run in lost])
         yield f"no final weights were kept of {named}, as of a full disk; losses are whole"
-    if failed := len(comparison.runs(Status.FAILED)):
-        yield f"{plural(failed, 'run')} failed: --retry-failed trains failed runs again"
+    for status, does in ((Status.FAILED, "failed"), (Status.DIVERGED, "diverged")):
+        if lost := comparison.runs(status):
+            counts = Counter(run.variant for run in lost)
+            named = ", ".join(f"{arm} {n}" for arm, n in counts.most_common(_MOST_NAMED))
+            again = ": --retry-failed trains failed runs again" if does == "failed" else ""
+            counted = f"{plural(len(lost), 'run')} {does}"
+            yield f"{counted}, which counts against its arm ({named}){again}"
 
 
 def _learned(comparison: Comparison) -> Iterator[str]:

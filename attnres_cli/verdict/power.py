@@ -34,7 +34,7 @@ class PowerAnalysis:
         noise: of the baseline's losses over seeds.
         n_arms: besides the baseline.
         alpha: the rate of the first look at each of them in this study.
-        pairings: measured, where the study has arms; then assumed ones.
+        pairings: of each arm of the study, that with the largest spread first; then assumed ones.
         runs: for each arm, the baseline first, runs held and the seconds that one takes, the median
             of `n_timed` runs.
         left_out: runs of the baseline that do not count: diverged, or computed in another way.
@@ -107,25 +107,28 @@ def analyse(
     n_tests, floor = n_arms or max(1, len(results) - 1), power.noise([*losses.values()])
     alpha = first_rate(n_tests) * (1 if len(results) > 1 else BASELINE_FIRST)
     assumed = [power.assumed(floor, rho, gap, alpha) for rho in power.ASSUMED]
-    found = (power.measured(_pairs(comparison, losses), gap, alpha), *assumed)
+    pairs = _pairs(comparison, losses)
+    each = (power.measured(arm, *pair, gap, alpha) for arm, pair in pairs.items())
+    measured = sorted(filter(None, each), key=lambda pairing: -pairing.sd)
     on = base[next(iter(losses))].settings
     fitting = max(1, n_cores // max(1, on.threads)) if on.device == "cpu" else 1
     runs, n_timed = _runs(results, baseline, n_tests), sum(map(len, results.values()))
     return PowerAnalysis(
-        comparison, floor, gap, n_tests, alpha, tuple(filter(None, found)), tuple(runs), n_timed,
+        comparison, floor, gap, n_tests, alpha, (*measured, *assumed), tuple(runs), n_timed,
         workers or fitting, numerics, len(base) - len(losses), slope,
     )  # fmt: skip
 
 
 def _pairs(
     comparison: Comparison, losses: Mapping[int, float]
-) -> list[tuple[list[float], list[float]]]:
+) -> dict[str, tuple[list[float], list[float]]]:
     """The losses of each arm that can be compared, and the baseline's, of the seeds of both."""
-    found = []
+    found = {}
     for arm in comparison.arms:
         if arm.difference is not None:
             shared = sorted(arm.losses.keys() & losses.keys())
-            found.append(([arm.losses[s] for s in shared], [losses[s] for s in shared]))
+            pair = [arm.losses[s] for s in shared], [losses[s] for s in shared]
+            found[arm.variant] = pair
     return found
 
 

@@ -69,10 +69,9 @@ def test_arms_of_the_study_give_the_correlation(tiny_recipe: Recipe, attnres: At
 
     out = attnres.prints("plan")
 
-    assert "1.00 measured" in out
     assert "2 arms beside the baseline" in out
-    assert "measured over 2 arms" in out
-    assert int(row(out, "1.00 measured")[2]) == LEAST_SEEDS  # fewer have no verdict
+    assert "an arm's own spread: over 5 seeds at most" in out
+    assert int(row(out, "1.00 attnres")[2]) == LEAST_SEEDS  # fewer have no verdict
 
 
 def test_as_json_all_numbers_are_there(tiny_recipe: Recipe, attnres: Attnres):
@@ -144,7 +143,7 @@ def test_two_budgets_of_tokens_give_the_slope_and_the_resolution(quick: Recipe, 
     resolution = multiplier(first["detectable"]["7"], slope)
     assert first["resolution"]["7"] == pytest.approx(resolution)
     resolutions = out.split("resolution: the same as a multiple of the compute of standard")[1]
-    cells = row(resolutions, f"{first['correlation']:.2f} measured")
+    cells = row(resolutions, f"{first['correlation']:.2f} attnres")
     assert f"{resolution:.2f}x" in cells[3]
     assert first["in_minutes"] == {  # a run takes a minute
         "seeds": 5,

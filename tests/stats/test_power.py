@@ -93,26 +93,21 @@ def test_pairing_saves_the_seeds_it_should_and_the_fewest_that_detect_the_gap_ar
 def test_the_correlation_of_long_studies_is_found(rho: float):
     random = np.random.default_rng(1)
     base = random.normal(0, 0.02, 4000)
-    arms = [
-        rho * base + math.sqrt(1 - rho**2) * random.normal(0, 0.02, 4000) + offset
-        for offset in (1.5, 1.6)
-    ]
+    arm = rho * base + math.sqrt(1 - rho**2) * random.normal(0, 0.02, 4000) + 1.5
 
-    found = measured([(arm, base) for arm in arms], 0.01, first_rate(2))
+    found = measured("attnres", arm, base, 0.01, first_rate(2))
 
     assert found.correlation == pytest.approx(rho, abs=0.03)
     assert found.sd == pytest.approx(0.02 * math.sqrt(2 * (1 - rho)), rel=0.03)
-    assert (found.n_arms, found.n_pairs) == (2, 4000)
+    assert (found.arm, found.n_pairs) == ("attnres", 4000)
 
 
-def test_arms_are_pooled_by_their_degrees_of_freedom_and_nothing_is_measured_without_pairs():
-    pairs = [([1.0, 2.0, 3.0], [1.0, 2.0, 2.0]), ([5.0, 6.0], [5.0, 5.0])]
-    constant = measured([([1.0, 1.0], [1.0, 1.2])], 0.1, 0.05)
+def test_an_arm_without_pairs_or_spread_is_not_measured():
+    constant = measured("attnres", [1.0, 1.0], [1.0, 1.2], 0.1, 0.05)
 
-    # squared deviations of the differences 0, 0, 1 and 0, 1: 2/3 and 1/2, of 2 and 1 degrees
-    assert measured(pairs, 0.1, first_rate(2)).sd == pytest.approx(math.sqrt((2 / 3 + 1 / 2) / 3))
-    assert measured([], 0.1, 0.05) is None
-    assert measured([([1.0], [1.1])], 0.1, 0.05) is None
+    assert measured("attnres", [], [], 0.1, 0.05) is None
+    assert measured("attnres", [1.0], [1.1], 0.1, 0.05) is None
+    assert measured("attnres", [1.0, 1.5], [1.5, 2.0], 0.1, 0.05) is None
     assert constant.correlation is None
     assert constant.sd > 0
 

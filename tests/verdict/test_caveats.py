@@ -39,7 +39,7 @@ def test_all_that_qualifies_an_answer_is_in_one_list(doubtful: Comparison):
     for words in (
         "one of 2 tables: the chance that any of them is wrong is up to 10%",
         "runs 1 pending: the same ablate command finishes them",
-        "1 run failed: --retry-failed trains failed runs again",
+        "1 run failed, which counts against its arm (mhc 1): --retry-failed trains failed runs",
         "the baseline ends above the bigram line",
         "every arm has the recipe's learning rate; tuned, an arm may do better (--tune-lr)",
         "judged by 5 of 6 seeds: attnres; the next look is at 8 seeds",
