@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import note, told_if_slow
-from attnres_cli.lab import tune
+from attnres_cli.lab import branches, tune
 from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation
 from attnres_cli.lab.experiment import Place
 from attnres_cli.lab.grid import canonical, resolve
@@ -98,12 +98,15 @@ def foreseen(parts: Sequence[Part]) -> Report:
     found: list[Report] = []
     rows: list[Step] = []
     before: frozenset[Identity] = frozenset()
+    shorter: list[Recipe] = []
     for part in parts:
         plans = []
         for plan, title in part.ablation().foreseen():
-            plans.append((replace(plan, done=plan.done | before), title))
+            left = branches.foreseen(replace(plan, done=plan.done | before), shorter)
+            plans.append((left, title))
             found.append(plan_of(*plans[-1]))
         for plan, _ in plans:
+            shorter += [plan.recipe_of(arm) for arm in plan.arms]
             before |= {plan.spec(arm, seed).identity for arm, seed in plan.missing}
         steps = [_step(plan, title or "the recipe's settings") for plan, title in plans]
         if part.request.tune_lr:

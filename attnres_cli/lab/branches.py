@@ -43,6 +43,18 @@ def branch(store: Store, plan: Plan, records: Sequence[RunRecord]) -> None:
                 break
 
 
+def foreseen(plan: Plan, shorter: Sequence[Recipe]) -> Plan:
+    """The plan with the steps from which its runs will go on, once those of shorter recipes that
+    are planned before them have ended.
+    """
+    begun = dict(plan.begun)
+    for arm, seed in plan.missing:
+        of = plan.recipe_of(arm)
+        steps = [joint(recipe) for recipe in shorter if _is_beginning(recipe, of)]
+        begun.setdefault(plan.spec(arm, seed).identity, max(steps, default=0))
+    return replace(plan, begun={identity: step for identity, step in begun.items() if step})
+
+
 def _but_recipe(run: RunRecord) -> tuple[str, int, str, str]:
     return run.variant, run.seed, run.fingerprint, run.code
 

@@ -57,6 +57,17 @@ def test_budgets_train_each_step_once_and_end_bit_for_bit_as_runs_of_their_own(a
         assert "step 60" in run.note  # of 160, where the budget of half of them began to decay
 
 
+def test_a_dry_run_foresees_where_budgets_go_on(attnres: Attnres):
+    plans = attnres.json(*TRAIN, "budgets.yaml", "--dry-run")
+
+    going_on = [
+        [run["step"] for run in plan["going_on"]]
+        for plan in (plans, *plans["more"])
+        if "going_on" in plan
+    ]
+    assert going_on == [[], [30] * 4, [60] * 4]
+
+
 def test_other_rates_and_warm_ups_are_no_beginning_of_a_longer_run(attnres: Attnres):
     (Path("other.yaml")).write_text(TEXT.replace("1e-2", "2e-2"))
     attnres.prints(*TRAIN, "other.yaml")

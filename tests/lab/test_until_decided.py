@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import studies
-from commands import Attnres
+from commands import Attnres, process
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
@@ -111,6 +113,19 @@ def test_a_study_that_was_killed_goes_on_to_the_same_words(
     (Path("attnres.db")).unlink()
 
     assert found == words(attnres.json(*UNTIL, "--most", "6"))
+
+
+@pytest.mark.slow
+def test_two_commands_on_one_study_share_its_seeds_and_end_with_the_same_words(here: Path):
+    typed = [*UNTIL[:-1], "--most", "6", "--workers", "1", "--format", "json"]
+    with ThreadPoolExecutor() as both:
+        ended = [*both.map(lambda _: process(*typed), range(2))]
+
+    assert [code for code, *_ in ended] == [0, 0], ended
+    first, second = (words(json.loads(out)) for _, out, _ in ended)
+    assert first == second
+    assert seeds()["nothing"] == first["nothing"][1]
+    assert max(seeds().values()) <= 6
 
 
 def test_a_table_that_was_planned_keeps_its_looks_and_grows_to_the_next(
