@@ -17,8 +17,6 @@ from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError
 from attnres_cli.records.comparison_terms import MATCHES, Match
 
-LEAST_SEEDS = 5  # of a verdict: stats/sequential.py, which takes scipy to import
-
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe
     from attnres_cli.verdict.comparison import Comparison
@@ -89,6 +87,8 @@ class Comparing(options.Training):
         if self.until is None:
             options.refuse({"--most": self.most}, "{} is for --until decided: type it too")
             return options.read_seeds(self.seeds)
+        from attnres_cli.records.preregister import LEAST_SEEDS
+
         options.refuse({"--seeds": self.seeds != "7"}, "--until chooses the seeds: leave {} out")
         return tuple(range(LEAST_SEEDS))
 

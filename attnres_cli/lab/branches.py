@@ -15,7 +15,7 @@ from attnres_cli.errors import UsageError
 from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.lab.workers.worker import checkpoints_of
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import WAITS, RunRecord, RunSpec, Settings, Status
+from attnres_cli.records.run import RunRecord, RunSpec, Settings, Status
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import LONGER, newest_step
 from attnres_cli.train.loop import joint
@@ -27,7 +27,8 @@ def branch(store: Store, plan: Plan, records: Sequence[RunRecord]) -> None:
     `records` are runs of it. What cannot be taken here is trained from the start.
     """
     arms = {(arm.variant, plan.recipe_of(arm).digest): arm for arm in plan.arms}
-    fresh = [r for r in records if r.status in WAITS and not newest_step(store.folder_of(r))]
+    pending = [record for record in records if record.status is Status.PENDING]
+    fresh = [record for record in pending if not newest_step(store.folder_of(record))]
     if not fresh or not any(joint(plan.recipe_of(arm)) for arm in plan.arms):
         return
     ended = [run for run in store.runs(curves=False) if run.status is Status.COMPLETE]
