@@ -85,6 +85,7 @@ from .parts.sources import Blocks, State, refuse, sources_of
 class AttnRes(Residual):
     """Sources, scores of them, and weights made of the scores by the engine."""
 
+    rate_falls: Sequence[tuple[str, float, float]] = (("query", 1, 0), ("project", 1, 0))
     newest: Tensor
     counts: Tensor
 
@@ -146,6 +147,8 @@ class AttnRes(Residual):
             self.table = nn.Parameter(torch.full((self.n_pairs, self.heads), equal))
             return
         self.query = nn.Parameter(torch.zeros(sites, self.rank or d))
+        if self.rank is not None:
+            self.rate_falls = (("project", 1, 0),)
         if self.key_norm and self.rank is None:
             self.gain = nn.Parameter(torch.ones(sites, d))
         if query != "learned":

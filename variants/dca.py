@@ -46,6 +46,7 @@ class State(NamedTuple):
 class DCA(Residual):
     """Gains and gates of b are row b of `gain` and `gate`."""
 
+    rate_falls = (("gain", 0, 2), ("gate", 1, 2))
     equals_standard_at_init = True
     named_inputs = True
     unbounded = "nothing bounds the gates, which multiply what they are made of"

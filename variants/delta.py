@@ -67,6 +67,8 @@ class Delta(Residual):
     others follow.
     """
 
+    rate_falls = (("query", 1, 0), ("project", 1, 0))
+
     def __init__(
         self,
         d_model: int,

@@ -47,6 +47,7 @@ class State(NamedTuple):
 class DenseFormer(Residual):
     """Site b (counted from 0) mixes after layer b + 1."""
 
+    rate_falls = (("weight", 0, 2),)
     equals_standard_at_init = True
 
     def __init__(

@@ -30,6 +30,7 @@ from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 class GTrXL(Residual):
     """Rows of `of_output` make r, z and c of y; rows of `of_stream` r and z of the stream."""
 
+    rate_falls = (("of_output", 1, 0), ("of_stream", 1, 0), ("of_reset", 1, 0))
     not_linear = "what is written passes through a tanh"
 
     def __init__(self, d_model: int, n_sublayers: int, *, bias: float = 2.0) -> None:

@@ -39,6 +39,8 @@ from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
 class Highway(Residual):
     """The state is the stream itself; its gate is made when the output has come."""
 
+    rate_falls = (("weight", 1, 0),)
+
     def __init__(
         self,
         d_model: int,

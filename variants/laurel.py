@@ -52,6 +52,8 @@ Streams = tuple[Hidden, ...]
 class Laurel(Residual):
     """The state is the newest streams, h_l first: as many as the next site needs."""
 
+    rate_falls = (("down", 1, 0),)
+
     def __init__(
         self,
         d_model: int,

@@ -74,6 +74,7 @@ from .parts.many_streams import (
 class ManifoldHyperConnections(ManyStreams):
     """Columns of W and b: the n of P, the n of Q, the n^2 or n! of R."""
 
+    rate_falls = (("weight", 1, 0), ("head.1", 1, 0))
     permutations: Tensor | None
     repeats: Tensor
 

@@ -52,6 +52,7 @@ class State(NamedTuple):
 class Mudd(Residual):
     """`visible[b]` are the streams mixed after layer b; a layer without any passes X_b on."""
 
+    rate_falls = (("static", 0, 2), ("made_of", 1, 2), ("made", 0, 3))
     equals_standard_at_init = True
     named_inputs = True
 

@@ -34,6 +34,7 @@ class Scaled(Addon):
         if not 0 <= exponent < math.inf:
             raise VariantError(f"exponent must be a finite number of at least 0, got {exponent}")
         self.equals_standard_at_init = exponent == 0
+        self.depth_exponent = 1 - exponent
         self.factor = float(n_sublayers) ** -exponent
 
     def on_write(self, l: int, y: Hidden) -> Hidden:

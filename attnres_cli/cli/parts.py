@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import note, told_if_slow
-from attnres_cli.lab import branches, tune
+from attnres_cli.lab import branches, carried, tune
 from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation
 from attnres_cli.lab.experiment import Place
 from attnres_cli.lab.grid import canonical, resolve
@@ -54,10 +54,32 @@ def of_sizes(
     if len(sizes) == 1:
         return [Part("", request, sizes[0])]
     changes = [", ".join(f"{k}={v}" for k, v in dict(rung).items()) for rung in whole.ladder]
-    return [
+    parts = [
         Part(f"size {number} of {len(sizes)}: {changed}", request, size)
         for number, (changed, size) in enumerate(zip(changes, sizes, strict=True), 1)
     ]
+    base = carried.base_of(sizes) if request.tune_lr else None
+    return parts if base is None else _carrying(parts, base)
+
+
+def _carrying(parts: list[Part], base: int) -> list[Part]:
+    """The part that is tuned first; the others take its settings, and the largest checks them."""
+    first = parts.pop(base)
+
+    def n_params(part: Part) -> int:
+        return resolve([part.request.baseline], part.recipe, vocab_size=256)[0].n_params
+
+    largest = max(parts, key=n_params)
+    others = [
+        replace(
+            part,
+            request=replace(
+                part.request, tuned_at=first.recipe, is_largest=part.recipe == largest.recipe
+            ),
+        )
+        for part in parts
+    ]
+    return [first, *others]
 
 
 def of_plan(name: str, place: Place) -> list[Part]:
@@ -110,9 +132,11 @@ def foreseen(parts: Sequence[Part]) -> Report:
             before |= {plan.spec(arm, seed).identity for arm, seed in plan.missing}
         steps = [_step(plan, title or "the recipe's settings") for plan, title in plans]
         if part.request.tune_lr:
-            later = _later(plans)
+            is_carried = part.request.tuned_at is not None
+            later = _carried(plans, part.request) if is_carried else _later(plans)
             notes = [f"then {plural(each.to_train, 'run')}, {each.title}" for each in later]
-            notes += ["up to 12 runs more for an arm, where the edge of a grid is its best"]
+            if not is_carried:
+                notes += ["up to 12 runs more for an arm, where the edge of a grid is its best"]
             found[-1] = replace(found[-1], notes=[*found[-1].notes, *notes])
             steps += later
         rows += [summed(part.title, steps)] if len(parts) > 1 else steps
@@ -134,6 +158,15 @@ def _later(plans: Sequence[tuple[Plan, str]]) -> list[Step]:
     whole = replace(shared, done=frozenset(), begun={})
     later = [_step(replace(second, arms=arms), tune.SECOND)] if arms else []
     return later + [_step(whole, title) for title in (RATED, TUNED) if title not in by_title]
+
+
+def _carried(plans: Sequence[tuple[Plan, str]], request: Request) -> list[Step]:
+    """What follows the shared rate where settings are carried over, if they are not known yet."""
+    known, (shared, _) = {title for _, title in plans}, plans[0]
+    whole = replace(shared, done=frozenset(), begun={})
+    titled = {carried.CHECK: carried.checking(whole)} if request.is_largest else {}
+    titled |= {RATED: whole, TUNED: whole}
+    return [_step(plan, title) for title, plan in titled.items() if title not in known]
 
 
 def trained(parts: Sequence[Part]) -> tuple[list[Comparison], int]:

@@ -193,19 +193,31 @@ class Data(Section):
         return held | ({} if self.val_path is None else {"val_path": True})
 
 
+class Base(Section):
+    """The size of the model at which a learning rate was tuned."""
+
+    d_model: Size
+    n_layers: Size
+
+
 class Optim(Section):
     """lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr. What a
     design adds is trained at design_lr_scale times that.
 
     optimizer muon: torch's own for the matrices inside of sublayers, AdamW for all else and for all
     that a design adds, at the same lr: muon's updates are scaled to the size of AdamW's.
+
+    transfer mup, completep: lr is that of a model of the size `base`, and serves other widths, or
+    widths and depths, by nn/transfer.py.
     """
 
-    _LATER = ("optimizer", "design_lr_scale")
+    _LATER = ("optimizer", "design_lr_scale", "transfer", "base")
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)]
     design_lr_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    transfer: Literal["none", "mup", "completep"] = "none"
+    base: Base | None = None
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: Annotated[float, Field(gt=0)] = 1e-8
@@ -215,6 +227,16 @@ class Optim(Section):
     warmup_fraction: Fraction = 0.05
     decay_fraction: Fraction = 0.2  # wsd: the last steps, in which lr falls
     final_lr_fraction: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _base_is_known(self) -> Optim:
+        if (self.transfer == "none") != (self.base is None):
+            missing = "base.d_model=64 and --set optim.base.n_layers=4" if self.base is None else ""
+            raise ValueError(
+                "transfer and base go together, the size at which lr was tuned: --set optim."
+                + (missing or "transfer=completep")
+            )
+        return self
 
 
 class Pipeline(Section):

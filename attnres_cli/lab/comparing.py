@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.config.as_typed import differing, settings
@@ -10,7 +10,7 @@ from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import by_design, grid, match, memory, step_times, tune
+from attnres_cli.lab import by_design, carried, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.study_view import Held
 from attnres_cli.lab.until_decided import Growing, Until, foreseen
@@ -44,6 +44,8 @@ class Request:
     place: Place
     margin: str | None = None
     until: Until | None = None
+    tuned_at: Recipe | None = None  # with tune_lr: the size whose settings are carried over
+    is_largest: bool = False  # of such sizes: the one at which they are checked
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Ablation:
     shared: Plan
     baseline: str
     watcher: Watcher
+    base: Recipe | None = None  # `tuned_at`, as the study holds it
 
     def _planned(self) -> tuple[Plan, list[RunRecord], Store | None]:
         """The plan, and the runs that the study holds, if there is one."""
@@ -90,13 +93,24 @@ class Ablation:
         if not self.request.tune_lr:
             return
         losses = tune.losses_of(records)
-        for title, stage in tune.STAGES.items():
-            if (part := stage(plan, losses)).arms:
-                yield timed(part), title
-        tuned = tune.tuned(plan, losses)
+        if self.base is not None:
+            tuned, _ = self._carried(plan, held)
+            if self.request.is_largest and tuned.arms:
+                yield timed(carried.checking(tuned)), carried.CHECK
+        else:
+            yield from self._stages(plan, losses, timed)
+            tuned = tune.tuned(plan, losses)
         if len(tuned.arms) == len(plan.arms):
             yield timed(tune.at_rates(tuned, plan)), RATED
             yield timed(tuned), TUNED
+
+    @staticmethod
+    def _stages(
+        plan: Plan, losses: tune.Losses, timed: Callable[[Plan], Plan]
+    ) -> Iterator[tuple[Plan, str]]:
+        for title, stage in tune.STAGES.items():
+            if (part := stage(plan, losses)).arms:
+                yield timed(part), title
 
     def compared(self) -> tuple[list[Comparison], int]:
         """Train what is missing; the comparisons (more at tuned settings), number of failures, each
@@ -148,6 +162,8 @@ class Ablation:
         """The plan at the settings that the tuning runs speak for, which are trained first; and how
         many arms diverged at every rate.
         """
+        if self.base is not None:
+            return self._checked(plan, experiment), 0
         for title, stage in tune.STAGES.items():
             part = stage(plan, tune.losses_of(experiment.store.runs(curves=False)))
             if part.arms:
@@ -164,6 +180,26 @@ class Ablation:
         for line in warnings(tuned.arm_recipes):
             self.watcher.warn(line)
         return tuned, len(diverged)
+
+    def _carried(self, plan: Plan, store: Store | None) -> tuple[Plan, list[str]]:
+        """The plan at the settings of the base, and the arms that have none there."""
+        assert self.base is not None
+        found = store.arm_recipes(self.base.digest, self.tokens.fingerprint) if store else []
+        specs = [self.request.baseline, *self.request.specs]
+        return carried.carried(plan, found, self.base, specs)
+
+    def _checked(self, plan: Plan, experiment: Experiment) -> Plan:
+        """The plan at the settings of the base, which are checked if it is the largest."""
+        tuned, without = self._carried(plan, experiment.store)
+        experiment.store.keep_arm_recipes(tuned, self.tokens.description)
+        for variant in without:
+            self.watcher.warn(f"{variant}: no settings of its own, none were found at optim.base")
+        if self.request.is_largest and tuned.arms:
+            experiment.complete(carried.checking(tuned), carried.CHECK)
+            losses = tune.losses_of(experiment.store.runs(curves=False))
+            for line in carried.told(tuned, losses):
+                self.watcher.warn(line)
+        return tuned
 
     def _judged(self, store: Store, asked: Sequence[Terms]) -> list[Comparison]:
         """What `attnres report` says on these terms, of all arms that the study holds by the code
@@ -257,4 +293,6 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     mine = {(spec.identity[:2], spec.code.digest) for spec in planned([]).specs}
     on_data = [run for run in records if run.fingerprint == tokens.fingerprint]
     shared = planned([run for run in on_data if (run.identity[:2], run.code) in mine])
-    return Ablation(request, tokens, shared, base.variant, watcher)
+    at = request.tuned_at
+    at = None if at is None else _held(grid.named(at), held, records, place, watcher)
+    return Ablation(request, tokens, shared, base.variant, watcher, at)

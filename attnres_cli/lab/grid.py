@@ -13,7 +13,7 @@ from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.lab.workers.worker import Job
-from attnres_cli.nn import variant
+from attnres_cli.nn import transfer, variant
 from attnres_cli.nn.model import check_open, n_params, train_flops_per_token
 from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import Residual, presets
@@ -25,6 +25,7 @@ from attnres_cli.records.run import WAITS, RunRecord, Settings
 from attnres_cli.train import device as computing
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import newest_step
+from attnres_cli.train.optimizers import transfer_of
 from attnres_cli.verdict.numbers import plural
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
@@ -39,6 +40,8 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     arms: dict[str, Arm] = {}
     for spec in specs:
         typed, design = variant.parse(spec), sketch(spec, shape)
+        if (transferred := transfer_of(recipe)) is not None:
+            transfer.check(transferred, design, shape)
         admit(typed, shape, recipe.train.batch_size)
         name = str(typed.at_depth(shape.n_sublayers))
         arms.setdefault(name, Arm(name, *counted(design, shape), code=code_of(name)))

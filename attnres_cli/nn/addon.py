@@ -36,12 +36,17 @@ class Composed(Residual):
         super().__init__(stream.d_model, stream.n_sublayers)
         self.stream, self.addons = stream, nn.ModuleDict(addons)
         self._compose(stream, tuple(addons.values()))
+        named = {"stream": stream} | {f"addons.{name}": addon for name, addon in addons.items()}
+        self.rate_falls = tuple(
+            (f"{at}.{name}", b, c) for at, part in named.items() for name, b, c in part.rate_falls
+        )
 
     def _compose(self, stream: Residual, addons: tuple[Addon, ...]) -> None:
         for addon in addons:
             addon.check(stream)
         self.norms, self.branch_scale = stream.norms, stream.branch_scale
         self.named_inputs, every = stream.named_inputs, (stream, *addons)
+        self.depth_exponent = stream.depth_exponent + sum(a.depth_exponent - 1 for a in addons)
         self.not_linear = next((part.not_linear for part in every if part.not_linear), "")
         self.unbounded = next((part.unbounded for part in every if part.unbounded), "")
         own = type(stream).depth_mixing not in (Residual.depth_mixing, Composed.depth_mixing)

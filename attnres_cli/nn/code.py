@@ -28,6 +28,7 @@ PARTS = {
         "nn/residual.py",
         "nn/variant.py",
         "nn/addon.py",
+        "nn/transfer.py",
     ),
     "engine": ("nn/depthmix",),
     "loop": ("train",),
@@ -88,6 +89,21 @@ KEPT: tuple[Kept, ...] = (
     Kept("design", "9132f22bc2b0", "a8aa4a6dddd8", "44ddcb69de8990630f0713d065b80af3990dc46a"),
     Kept("design", "7508033e0d9d", "b563df202708", "44ddcb69de8990630f0713d065b80af3990dc46a"),
     Kept("design", "ab23ed34849c", "0bab91adda30", "44ddcb69de8990630f0713d065b80af3990dc46a"),
+    # rates may be transferred from a smaller model
+    Kept("trunk", "c2c62e301c23", "235dc78d20d5", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("loop", "afebde607856", "9060f1201b0f", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "0896f070351e", "f5d8b30ed70e", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "b1a4f7e7ce1d", "a2922c7b47a4", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "99f60ce30298", "ea37ac8b8e0d", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "fd3951bd4c37", "b63f4e036a35", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "6f9e51506c74", "b51bb298b6ba", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "b49d6c88faf8", "8217e729816a", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "706fce3c01b4", "161ecbb1a082", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "32206f187413", "43f4f5fb0105", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "f0fc23201bd0", "bef93aa18f79", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "9798b848b5d5", "80a9286dbb8c", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "fe2b62712695", "fc242c08c1ea", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "103d8018a3f6", "a942fca39bd8", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
 )
 """All of them. A run of the one code and a run of the other are of the same code."""
 

@@ -31,6 +31,7 @@ from attnres_cli.nn.residual import (
     add_plugin,
 )
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.transfer import Transfer
 from attnres_cli.nn.trunk import kinds
 from attnres_cli.nn.trunk.kind import Heads, Kind
 from attnres_cli.nn.trunk.linear import Linear
@@ -270,7 +271,7 @@ def _with_norms(part: Kind, norms: Norms, shape: Shape) -> Sublayer:
 
 
 @torch.no_grad()
-def init_weights(model: Transformer, seed: int) -> None:
+def init_weights(model: Transformer, seed: int, transfer: Transfer | None = None) -> None:
     """Draw the trunk's weights, each from a generator of its own, seeded by (seed, name).
 
     So the parameters that designs share are equal bit for bit, whatever a design adds. A design
@@ -287,8 +288,13 @@ def init_weights(model: Transformer, seed: int) -> None:
 
     Kinds of sublayers with weights of their own say how those begin (`Kind.initial`). What a
     sublayer's output is proportional to, as v (the last rows of qkv), gate_up, up and out, is
-    multiplied by the design's `branch_scale` (`Kind.values`).
+    multiplied by the design's `branch_scale` (`Kind.values`). A transfer makes head and out as
+    its own table says.
     """
+    outs = (
+        float(model.shape.n_sublayers) if transfer is None else transfer.sublayers(model.residual)
+    )
+    head = HEAD_STD if transfer is None else HEAD_STD / transfer.width
     for name, parameter in model.shared_parameters().items():
         generator = torch.Generator().manual_seed(_seed_of(seed, name))
         drawn = torch.randn(parameter.shape, generator=generator)
@@ -297,11 +303,11 @@ def init_weights(model: Transformer, seed: int) -> None:
             number, part, own = inner.split(".", 2)
             kind = model.sublayers[int(number)].get_submodule(part)
             if isinstance(kind, Kind):
-                parameter.copy_(kind.initial(own, drawn, model.shape.n_sublayers))
+                parameter.copy_(kind.initial(own, drawn, outs))
                 if parameter.ndim > 1:
                     kind.values(own, parameter).mul_(model.residual.branch_scale)
                 continue
-        std = {"embed": _embedding_std(model.shape), "head": HEAD_STD}.get(section)
+        std = {"embed": _embedding_std(model.shape), "head": head}.get(section)
         parameter.copy_(torch.ones_like(drawn) if std is None else drawn * std)
 
 

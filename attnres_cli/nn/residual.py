@@ -86,6 +86,11 @@ class Residual(nn.Module, ABC):
         branch_scale: a factor on the initial weights of values, MLPs and output projections.
         equals_standard_at_init: whether the untrained model computes the same function of the
             shared weights as `standard`, gradients included.
+        depth_exponent: a, where outputs of sublayers must shrink as depth^-a for a deeper model to
+            behave as a shallow one; 1 for a sum. Read where rates are transferred.
+        rate_falls: (parameter, b, c): its learning rate must fall as width^-b depth^-c for a step
+            to change a larger model as much; 0 and 0 for those that are not there. A query, which
+            is summed against keys over the width, has 1 and 0. Read there too.
         named_inputs: whether reads for attentions are `Inputs`.
         not_linear: why no sublayer sees a weighted sum of earlier outputs, one weight per slice
             of the width; empty where each does (`depth_mixing` then gives the weights).
@@ -97,6 +102,8 @@ class Residual(nn.Module, ABC):
     norms: Norms = Norms.PRE
     branch_scale: float = 1.0
     equals_standard_at_init: bool = False
+    depth_exponent: float = 1.0
+    rate_falls: Sequence[tuple[str, float, float]] = ()
     named_inputs: bool = False
     not_linear: str = ""
     unbounded: str = ""

@@ -52,11 +52,16 @@ def movement(
     """
     if not began or not step:
         return {}
-    lr = optim.lr * optim.design_lr_scale
-    total = lr * sum(lr_factor(optim, each, steps) for each in range(step))
-    now = design_parameters(residual)
-    moved = [(sampled(now[n]) - p).abs().mean().item() / total for n, p in began.items()]
     own = {f"residual.{name}": name for name in began}
+    scales = {
+        own[name]: group["scale"]
+        for group in adamw.param_groups
+        for name in group["names"]
+        if name in own
+    }
+    factors = sum(lr_factor(optim, each, steps) for each in range(step))
+    now, total = design_parameters(residual), {n: optim.lr * scales[n] * factors for n in began}
+    moved = [(sampled(now[n]) - p).abs().mean().item() / total[n] for n, p in began.items()]
     parameters = [p for group in adamw.param_groups for p in group["params"]]
     states = {
         own[n]: adamw.state[p] for n, p in zip(names_of(adamw), parameters, strict=True) if n in own

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnres_cli.config.recipe import Optim
+from attnres_cli.config.recipe import Optim, Recipe
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.residual import Norms, Residual
+from attnres_cli.nn.transfer import Factors, Transfer
 from attnres_cli.nn.trunk.norm import RMSNorm
 
 Groups = dict[str, list[dict[str, Any]]]
 """By optimiser, in the order of their steps: groups of parameters, each with `names`, what its
-`weight_decay` is, and by what its rate `scale`s the recipe's.
+`weight_decay` is, by what its rate `scale`s the recipe's, and an `eps` of its own if it has one.
 """
 
 
@@ -30,8 +31,17 @@ def design_parameters(residual: Residual) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in named if id(parameter) not in replaced}
 
 
-def groups_of(model: Transformer, optim: Optim) -> Groups:
-    """What each optimiser trains.
+def transfer_of(recipe: Recipe) -> Transfer | None:
+    """How the model stands to the one at which the rate was tuned; None where they are one."""
+    optim, model = recipe.optim, recipe.model
+    if optim.base is None:
+        return None
+    depth = model.n_layers / optim.base.n_layers if optim.transfer == "completep" else 1.0
+    return Transfer(model.d_model / optim.base.d_model, depth)
+
+
+def groups_of(model: Transformer, optim: Optim, transfer: Transfer | None = None) -> Groups:
+    """What each optimiser trains, where rates are transferred in groups of one rate and epsilon.
 
     AdamW decays matrices of the trunk. Embedding, gains, and everything that a design adds are not
     decayed, since decay would pull a design towards its own start.
@@ -52,14 +62,35 @@ def groups_of(model: Transformer, optim: Optim) -> Groups:
     if added:
         adamw.append(_group(added, 0.0, optim.design_lr_scale))
     muon = {"muon.": [_group(by_muon, optim.weight_decay)]} if by_muon else {}
-    return muon | {"adamw.": adamw}
+    found = muon | {"adamw.": adamw}
+    if transfer is None:
+        return found
+    return {
+        prefix: [each for group in groups for each in _split(group, model, optim, transfer, prefix)]
+        for prefix, groups in found.items()
+    }
+
+
+def _split(
+    group: Mapping[str, Any], model: Transformer, optim: Optim, transfer: Transfer, prefix: str
+) -> Iterator[dict[str, Any]]:
+    """A group, divided by what a transfer gives its parameters."""
+    parameters, of = dict(model.named_parameters()), dict[Factors, list[str]]()
+    for name in group["names"]:
+        found = transfer.factors(name, parameters[name], model.residual, muon=prefix == "muon.")
+        of.setdefault(found, []).append(name)
+    for (rate, eps), names in of.items():
+        own = _group(names, group["weight_decay"] / rate, group["scale"] * rate)
+        yield own if prefix == "muon." else own | {"eps": optim.eps * eps}
 
 
 def _group(names: Sequence[str], weight_decay: float, scale: float = 1.0) -> dict[str, Any]:
     return {"names": list(names), "weight_decay": weight_decay, "scale": scale}
 
 
-def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    model: Transformer, optim: Optim, transfer: Transfer | None = None
+) -> list[torch.optim.Optimizer]:
     """AdamW, and Muon before it if the recipe says so; one lr serves both.
 
     Muon's updates are scaled by 0.2 sqrt(max(rows, columns)), to the size that those of AdamW have
@@ -67,7 +98,7 @@ def make_optimizers(model: Transformer, optim: Optim) -> list[torch.optim.Optimi
     """
     parameters = dict(model.named_parameters())
     found: list[torch.optim.Optimizer] = []
-    for prefix, groups in groups_of(model, optim).items():
+    for prefix, groups in groups_of(model, optim, transfer).items():
         given = [{**each, "params": [parameters[n] for n in each["names"]]} for each in groups]
         if prefix == "muon.":
             found.append(torch.optim.Muon(given, lr=optim.lr, adjust_lr_fn="match_rms_adamw"))

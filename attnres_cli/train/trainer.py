@@ -26,6 +26,7 @@ from attnres_cli.train.optimizers import (
     make_optimizers,
     order_before,
     set_rate,
+    transfer_of,
 )
 
 Forward = Callable[[Tensor, Tensor], Tensor]
@@ -98,11 +99,12 @@ class Trainer:
         design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)
         model = Transformer(shape, design)
         model.checkpoints_activations = recipe.train.checkpoint_activations
-        init_weights(model, self.spec.seed)
+        transfer = transfer_of(recipe)
+        init_weights(model, self.spec.seed, transfer)
         self._began = movement.starts(model.residual)
         self._order_before = order_before(model, recipe.optim)
         self.model = self._placed(model)
-        self.optimizers = make_optimizers(self.model, recipe.optim)
+        self.optimizers = make_optimizers(self.model, recipe.optim, transfer)
         part = self.rank % self.ranks, self.ranks
         self.batches = Batches(self.spec, self.tokens, self.device, *part)
         self.rows = recipe.train.of_rank(self.ranks).rows

@@ -52,6 +52,8 @@ OTHER = {
         "optim",
         "design_lr_scale=3 schedule=wsd warmup_fraction=0.1 decay_fraction=0.1 final_lr_fraction=0",
     ),
+    "optim.transfer": "completep",
+    "optim.base": "{d_model: 8, n_layers: 1}",
     **typed("train", "tokens=2k batch_size=2 micro_batch_size=1 checkpoint_activations=true"),
     **typed("train", "eval_tokens=512 n_evals=2 precision=fp32 compile='off' parallel=ddp"),
     **typed("train.pipeline", "stages=2 virtual=2 schedule=gpipe"),
@@ -78,6 +80,10 @@ READ_BY = {
     **dict.fromkeys(["data.nodes", "data.hops"], ("data.source=pointers",)),
     **dict.fromkeys(["data.degree", "data.length"], ("data.source=permutations",)),
     **dict.fromkeys(["data.pairs", "data.keys", "data.values"], ("data.source=recall",)),
+    **dict.fromkeys(
+        ["optim.transfer", "optim.base"],
+        ("optim.transfer=mup", "optim.base={d_model: 16, n_layers: 1}"),
+    ),
 }
 """What reads a key, where the default does not."""
 

@@ -15,6 +15,8 @@ class LearnedRows(ManyStreams):
     last column, which writes, has an s of its own.
     """
 
+    rate_falls = (("static", 0, 1), ("weight", 1, 1), ("scale", 0, 1))
+
     def learn(self, rows: Tensor, width: int, *, dynamic: bool) -> None:
         """Add the parameters: rows (L, n, K) are b at the start, W (width, K) is zero."""
         n_sublayers, _, columns = rows.shape

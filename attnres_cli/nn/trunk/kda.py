@@ -89,7 +89,7 @@ class KDA(Kind):
         """Of one size, whatever the length."""
         return Memory()
 
-    def initial(self, name: str, drawn: Tensor, n_sublayers: int) -> Tensor:
+    def initial(self, name: str, drawn: Tensor, n_sublayers: float) -> Tensor:
         """exp(A_log) uniform over 1..16, softplus(dt_bias) log-uniform over 0.001..0.1."""
         if name == "conv":
             return drawn / math.sqrt(WINDOW)

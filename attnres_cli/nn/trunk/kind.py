@@ -15,6 +15,11 @@ class Heads(NamedTuple):
     v: Tensor
 
 
+def is_out(name: str) -> bool:
+    """Whether a sublayer's parameter of this name is what makes its output."""
+    return name.removesuffix(".weight").endswith("out")
+
+
 class Kind(nn.Module):
     """(B, T, D) -> (B, T, D). One that looks back takes a cache beside, which it makes itself."""
 
@@ -24,15 +29,14 @@ class Kind(nn.Module):
         """
         return None
 
-    def initial(self, name: str, drawn: Tensor, n_sublayers: int) -> Tensor:
+    def initial(self, name: str, drawn: Tensor, n_sublayers: float) -> Tensor:
         """Its parameter of this name before training, from as many standard normal numbers: gains
         are 1, weights are N(0, 1 / fan_in), those of `out` N(0, 1 / (fan_in n_sublayers)). fan_in
         is the second size: of (out, in), as of a stack of experts (n_experts, in, out).
         """
         if drawn.ndim == 1:
             return drawn.new_ones(drawn.shape)
-        is_out = name.removesuffix(".weight").endswith("out")
-        return drawn * (1 / math.sqrt(drawn.shape[1] * (n_sublayers if is_out else 1)))
+        return drawn * (1 / math.sqrt(drawn.shape[1] * (n_sublayers if is_out(name) else 1)))
 
     def values(self, name: str, weights: Tensor) -> Tensor:
         """The part of these weights, which are its parameter of this name, that its output is
