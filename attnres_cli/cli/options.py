@@ -208,6 +208,12 @@ class Training:
     device: str = DEVICE
     engine: str = ENGINE
     form: Format = PRINTED
+    log: list[str] | None = typer.Option(
+        None,
+        help="Show runs while they train: tensorboard:DIR, wandb[:PROJECT] or mlflow[:URI]. "
+        "Repeatable.",
+        show_default=False,
+    )
     retry_failed: bool = typer.Option(False, help="Train failed runs again.")
     dry_run: bool = typer.Option(False, help="Print the plan and train nothing.")
     plugin: list[str] | None = PLUGINS
@@ -215,8 +221,10 @@ class Training:
     def place(self, workers: int | None, *, in_process: bool = False) -> Place:
         """Where runs are recorded and computed."""
         from attnres_cli.lab.experiment import Place
+        from attnres_cli.lab.live import Log
 
-        return Place(self.study, workers, self.device, self.engine, self.retry_failed, in_process)
+        where = self.study, workers, self.device, self.engine
+        return Place(*where, self.retry_failed, in_process, Log(self.log or ()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Protocol
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import branches, grid, memory, step_times
+from attnres_cli.lab.live import Log
 from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
 from attnres_cli.records.gates import has_failed
@@ -23,7 +24,7 @@ from attnres_cli.store.store import Store
 class Place:
     """Where runs are recorded and computed, as the user typed it. `workers` is None for as many as
     pay; `retry_failed` trains runs once more that failed before this command; `in_process` starts
-    no worker.
+    no worker; `log` follows runs while they train.
     """
 
     study: str
@@ -32,6 +33,7 @@ class Place:
     engine: str = "auto"
     retry_failed: bool = False
     in_process: bool = False
+    log: Log = field(default_factory=Log)
 
 
 class Display(Protocol):
@@ -198,10 +200,11 @@ class Experiment:
     ) -> None:
         """Train the requested runs until none is left; wait for those that other processes have."""
         jobs = grid.jobs(plan, self.place.study)
-        if self._is_here(plan):
-            work_here(self.store, jobs[0], requested, display)
-        else:
-            pool.run_all(self.store, jobs, requested, display)
+        with self.place.log.of(self.store, display) as on_event:
+            if self._is_here(plan):
+                work_here(self.store, jobs[0], requested, on_event)
+            else:
+                pool.run_all(self.store, jobs, requested, on_event)
 
     def _is_here(self, plan: Plan) -> bool:
         """Whether this process trains, and starts no worker."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from studies import FACTS, fill
+from wandb_files import records, rows_of
 
 from attnres_cli.config.recipe import load
 from attnres_cli.errors import installing
@@ -211,10 +211,8 @@ def test_wandb_has_offline_runs_with_curves_settings_and_notes(exported):
     assert (run.notes, list(run.tags)) == ("the GPU was hot", ["keep"])
     config = {each.key: json.loads(each.value_json) for each in run.config.update}
     assert config["optim.lr"] == load("smoke").optim.lr
-    rows: list[dict[str, Any]] = []
-    for items in (each.history.item for each in held if each.HasField("history")):
-        rows.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items})
-    assert [each["_step"] for each in rows] == [0, 5, 10]
+    rows = rows_of(held)
+    assert [each["step"] for each in rows] == [0, 5, 10]
     assert [each.get("train_loss") for each in rows] == [None, 2.5, 1.75]
     assert [each.get("val_loss") for each in rows] == [5.5, None, 1.5]
     assert (rows[-1]["final/val_loss"], rows[-1]["output_rms/02"]) == (1.5, 4.0)
@@ -223,22 +221,3 @@ def test_wandb_has_offline_runs_with_curves_settings_and_notes(exported):
     done = subprocess.run(sync, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert file.name in done.stdout + done.stderr
-
-
-def records(file: Path) -> Iterator[Any]:
-    """The messages in a file, by the client's own definition of them: LevelDB's log format."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, at, parts = file.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-            continue
-        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-        parts += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            message = wandb_internal_pb2.Record()
-            message.ParseFromString(parts)
-            parts = b""
-            yield message
