@@ -124,14 +124,20 @@ def recipes(
         None, help="A recipe to describe in full: name or path.", autocompletion=complete.recipes
     ),
     override: list[str] | None = options.OVERRIDE,
+    keys: bool = typer.Option(
+        False, "--keys", help="What each key means; NAME is then how keys begin, such as data."
+    ),
     form: options.Format = options.PRINTED,
 ) -> None:
-    """List recipes and suites, or describe one recipe."""
-    from attnres_cli.report.designs import recipe_of, recipes_of
+    """List recipes and suites, describe one recipe, or say what its keys mean."""
+    from attnres_cli.report.designs import keys_of, recipe_of, recipes_of
 
-    if name is None and override:
+    if override and (keys or name is None):
         raise UsageError("--set changes one recipe: attnres recipes NAME --set ...")
-    found = recipes_of() if name is None else recipe_of(name, override or [])
+    if keys:
+        found = keys_of(name or "")
+    else:
+        found = recipes_of() if name is None else recipe_of(name, override or [])
     options.show(found, form)
 
 

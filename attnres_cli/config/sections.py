@@ -21,7 +21,7 @@ from attnres_cli.config.reading import (
 from attnres_cli.config.reading import parse_count as parse_count
 from attnres_cli.nn.shape import Attention, Mlp, Positions, Shape
 
-_READ_BY_MODEL: dict[str, Readers] = {
+READ_BY_MODEL: dict[str, Readers] = {
     "attention": {"softmax": ("n_kv_heads", "qk_norm"), "mla": ("d_latent",)},
     "mlp": {"moe": ("n_experts", "top_k", "n_shared_experts")},
     "positions": {"rope": ("rope_theta",)},
@@ -60,7 +60,7 @@ class Model(Section):
         shape = self.shape(vocab_size=1)
         positions = (shape.positions,)
         chosen = {"attention": shape.attentions, "mlp": shape.mlps, "positions": positions}
-        for choice, by in _READ_BY_MODEL.items():
+        for choice, by in READ_BY_MODEL.items():
             refuse_unread(self, choice, chosen[choice], by)
         return self
 
@@ -94,7 +94,7 @@ class Model(Section):
 TEXTS = ("stdlib", "text", "huggingface")
 """Sources of text; others hold tokens, whose bytes say nothing of a text."""
 
-_READ_BY: Readers = {
+READ_BY: Readers = {
     "stdlib": ("tokenizer", "edition"),
     "text": ("path", "val_path", "tokenizer", "separator", "deduplicate"),
     "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
@@ -167,7 +167,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _keys_are_read(self) -> Data:
-        refuse_unread(self, "source", (self.source,), _READ_BY)
+        refuse_unread(self, "source", (self.source,), READ_BY)
         if self.pairs is not None and self.keys is not None and self.keys < self.pairs:
             raise ValueError(
                 f"recall asks for {self.pairs} pairs with different keys, got {self.keys} keys; "

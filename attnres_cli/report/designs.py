@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config import shipped
+from attnres_cli.config.keys import keys
 from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
 from attnres_cli.report.table import Cell, Report, Table, columns
@@ -189,6 +191,19 @@ def recipes_of() -> Report:
         ),
     ]
     return Report("", tables)
+
+
+def keys_of(prefix: str) -> Report:
+    """What the keys of a recipe that begin so mean, a table for each section."""
+    rows: dict[str, list[list[str]]] = {}
+    for key in keys(prefix):
+        of_section = rows.setdefault(key.name.rpartition(".")[0] or "the recipe itself", [])
+        default = key.default or "required"
+        of_section.append([key.name, key.meaning, key.type, default, key.read_with])
+    heads = columns("key:name", "meaning:text", "type:text", "default:word", "read with:text")
+    records = [asdict(key) for key in keys(prefix)]
+    tables = [Table(section, heads, its) for section, its in rows.items()]
+    return Report("", tables, document=records, records=records)
 
 
 def recipe_of(name: str, overrides: Sequence[str]) -> Report:
