@@ -18,6 +18,7 @@ _TYPES = {int: "whole number", float: "number", bool: "true or false", str: "tex
 _MAPPINGS = ("arms", "regret")  # which are held as pairs
 _READ_BESIDE = {
     "optim.decay_fraction": "optim.schedule: wsd",
+    "optim.base": "optim.transfer: mup, completep",
     "train.pipeline.stages": "train.parallel: pipeline",
     "train.pipeline.virtual": "train.parallel: pipeline",
     "train.pipeline.schedule": "train.parallel: pipeline",
@@ -78,6 +79,9 @@ MEANINGS = {
     "optim.optimizer": "muon trains the matrices inside sublayers, and AdamW the rest.",
     "optim.lr": "Highest learning rate.",
     "optim.design_lr_scale": "Learning rate of what a design adds, as a multiple of lr.",
+    "optim.transfer": "How lr, tuned at `optim.base`, serves other sizes: mup for widths, completep "
+    "for depths too.",
+    "optim.base": "The size at which lr was tuned: `{d_model: 64, n_layers: 4}`.",
     "optim.beta1": "AdamW's decay of the mean gradient.",
     "optim.beta2": "AdamW's decay of the mean square.",
     "optim.eps": "What AdamW adds to the root.",
