@@ -42,12 +42,14 @@ SEEDS = (0, 1)
 TOKENS = 200_000
 STEPS, SMALL, LONG = 4, 1e-3, 1_000_000  # of coordinates: few, that change little, of a long run
 DESIGNS = {  # what each adds trains at so many times the rate, as it was tuned on `quick`
-    "standard": 1, "attnres": 1, "attnres:block_size=4": 1, "denseformer": 10, "hc": 1, "mhc": 1,
-    "mudd": 1, "vres": 1, "attnres+vres": 1, "x0": 30,
+    "standard": 1, "attnres": 1, "denseformer": 10, "mudd": 1, "vres": 1,
+    "attnres:block_size=4": 1, "mhc": 1, "hc": 1, "x0": 30, "attnres+vres": 1,
 }  # fmt: skip
-WAYS = ("none", "mup", "completep")
-OF_STANDARD = ("none", "mup")
-"""What `standard` alone is trained by too, to see what the transfer does."""
+WAYS = [
+    ("standard", "completep"), ("attnres", "completep"), ("standard", "none"),
+    *((spec, "completep") for spec in list(DESIGNS)[2:]), ("standard", "mup"),
+]  # fmt: skip
+"""Designs and transfers, in the order in which they are trained."""
 
 Task = tuple[str, str, int, int, float, int]
 """Design, transfer, width, layers, learning rate, seed."""
@@ -118,20 +120,16 @@ def _size(x: torch.Tensor) -> float:
 
 
 def tasks_of_rates() -> Iterator[Task]:
-    """Of all designs by completep; of `standard` by what it is compared with."""
-    ways = [(spec, "completep") for spec in DESIGNS]
-    ways += [("standard", transfer) for transfer in OF_STANDARD]
-    for (spec, transfer), size, lr, seed in product(ways, SIZES.values(), RATES, SEEDS):
+    """All, at the base once: there is nothing to transfer."""
+    for (spec, transfer), size, lr, seed in product(WAYS, SIZES.values(), RATES, SEEDS):
         if transfer == "completep" or size != BASE:
             yield spec, transfer, *size, round(lr, 5), seed
 
 
 def tasks_of_coordinates() -> Iterator[Task]:
     """Widths at the base's depth, depths at the base's width."""
-    ways = [(spec, "completep") for spec in DESIGNS]
-    ways += [("standard", transfer) for transfer in OF_STANDARD]
     sizes = dict.fromkeys([*((w, 4) for w in WIDTHS), *((32, n) for n in DEPTHS)])
-    for (spec, transfer), size, seed in product(ways, sizes, SEEDS):
+    for (spec, transfer), size, seed in product(WAYS, sizes, SEEDS):
         yield spec, transfer, *size, SMALL, seed
 
 
@@ -183,34 +181,45 @@ def _mean_by(rows: list[list[Any]], name: str, at: int, other: int) -> list[tupl
 
 
 def rate_table(rows: list[list[Any]]) -> Iterator[str]:
-    """The best rate at each size, and its move from the base in steps of the grid."""
-    yield "| design, transfer | " + " | ".join(f"{s}: loss by rate; best" for s in SIZES) + " |"
+    """Losses by rate, and by how many steps of the grid the best one lies from the base's."""
+    rates = " ".join(f"{lr:.3g}" for lr in RATES)
+    yield f"| design, transfer | {' | '.join(SIZES)} |"
+    yield f"| rates {rates} | {' | '.join('loss at each; best' for _ in SIZES)} |"
     yield "|---" * (1 + len(SIZES)) + "|"
-    base = {r[0]: best(rows, r[0], "completep", BASE)[1] for r in rows if r[1] == "completep"}
-    for spec, transfer in dict.fromkeys((r[0], r[1]) for r in rows):
-        cells = []
+    for spec, transfer in WAYS:
+        cells, base = [], None
         for size in SIZES.values():
-            losses, where = best(rows, spec, "completep" if size == BASE else transfer, size)
-            moved = "" if size == BASE else f", {where - base[spec]:+.1f}"
-            shown = " ".join("-" if math.isnan(loss) else f"{loss:.3f}" for loss in losses)
+            losses = by_rate(rows, (spec, "completep" if size == BASE else transfer, *size))
+            if losses is None:
+                break
+            where = best(losses)
+            base = where if base is None else base
+            moved = "" if size == BASE else f", {where - base:+.1f}"
+            shown = " ".join(f"{loss:.3f}" for loss in losses)
             cells.append(f"{shown}; {RATES[2] * 2 ** (where / 2):.3g}{moved}")
-        yield f"| `{spec}`, {transfer} | {' | '.join(cells)} |"
+        if len(cells) == len(SIZES):
+            yield f"| `{spec}`, {transfer} | {' | '.join(cells)} |"
 
 
-def best(
-    rows: list[list[Any]], spec: str, transfer: str, size: tuple[int, int]
-) -> tuple[list[float], float]:
-    """Mean losses by rate, and the vertex of the parabola through the best and its neighbours, in
-    steps of the grid from its middle; the best itself at an edge.
+def by_rate(rows: list[list[Any]], of: tuple[str, str, int, int]) -> list[float] | None:
+    """Mean losses at each rate; None where not all have been trained."""
+    found = {r[4]: [] for r in rows if tuple(r[:4]) == of}
+    for r in rows:
+        if tuple(r[:4]) == of:
+            found[r[4]].append(r[-1])
+    every = [found.get(round(lr, 5), []) for lr in RATES]
+    return [fmean(each) for each in every] if all(len(e) == len(SEEDS) for e in every) else None
+
+
+def best(losses: list[float]) -> float:
+    """Where the loss is least, in steps from the middle of the grid: the vertex of the parabola
+    through the best rate and its neighbours, or the rate itself at an edge.
     """
-    mine = [r for r in rows if (r[0], r[1], r[2], r[3]) == (spec, transfer, *size)]
-    of = {round(lr, 5): [r[-1] for r in mine if r[4] == round(lr, 5)] for lr in RATES}
-    losses = [fmean(each) if each else math.nan for each in of.values()]
-    at = int(np.nanargmin(losses))
-    near = losses[max(0, at - 1) : at + 2]
-    inside = 0 < at < len(losses) - 1 and not any(map(math.isnan, near))
-    found = parabola_vertex([at - 1.0, float(at), at + 1.0], near) if inside else None
-    return losses, (at if found is None else found) - 2
+    at = min(range(len(losses)), key=losses.__getitem__)
+    if not 0 < at < len(losses) - 1:
+        return at - 2
+    found = parabola_vertex([at - 1.0, float(at), at + 1.0], losses[at - 1 : at + 2])
+    return (at if found is None else found) - 2
 
 
 def main() -> None:
