@@ -65,7 +65,7 @@ def settings(
     """
     kind, wish = torch.device(device).type, str(recipe.train.compile)
     _check_engine(engine, kind, wish)
-    way = _way(recipe)
+    way = _way(recipe, kind)
     if way.startswith(("fsdp", "pipeline")):
         if wish == "on" or engine == "compile":
             raise UsageError(
@@ -91,8 +91,10 @@ def settings(
     return Settings(kind, name, precision, compiled, threads, engine, way)
 
 
-def _way(recipe: Recipe) -> str:
-    """How the ranks of this command share a run, empty where there is one. Raises UsageError."""
+def _way(recipe: Recipe, kind: str) -> str:
+    """How the ranks of this command share a run, empty where there is one. Raises UsageError, and
+    DeviceError where there are more of them than GPUs.
+    """
     train = recipe.train
     found, name = group.current(), train.parallel
     if found is None:
@@ -107,6 +109,7 @@ def _way(recipe: Recipe) -> str:
             f"train.parallel=none is for one device, and torchrun has started {found.ranks} ranks: "
             "type attnres instead of torchrun ..., or --set train.parallel=ddp"
         )
+    found.device(kind)
     if train.batch_size % found.ranks:
         n = found.ranks
         raise UsageError(

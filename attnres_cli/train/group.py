@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from attnres_cli.errors import DeviceError
+
 _STEP_S = 600.0  # that ranks wait for each other within a run: compiling and saving are within
 _IDLE_S = 30 * 24 * 3600.0  # that they wait for rank 0 to have something to do
 
@@ -75,8 +77,15 @@ class Group:
         return found
 
     def device(self, kind: str) -> str:
-        """Where this rank computes."""
-        return "cpu" if kind == "cpu" else f"cuda:{self.local_rank}"
+        """Where this rank computes. Raises DeviceError for more ranks than GPUs here."""
+        if kind == "cpu":
+            return "cpu"
+        if self.here > (n := torch.cuda.device_count()):
+            raise DeviceError(
+                f"torchrun started {self.here} ranks on a machine with {n} CUDA device"
+                f"{'' if n == 1 else 's'}: --nproc-per-node {n}, or --device cpu"
+            )
+        return f"cuda:{self.local_rank}"
 
 
 _current: Group | None = None
@@ -91,7 +100,7 @@ def join() -> Group:
     """Meet the other ranks, for as long as this process lives."""
     global _current
     on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
-    if on_gpus:
+    if on_gpus:  # the remainder: of more ranks than GPUs, which may be meant for the CPU
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     store, rank, ranks = next(iter(rendezvous("env://")))
     dist.init_process_group(

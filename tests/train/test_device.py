@@ -12,7 +12,7 @@ from inputs import changed
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError
 from attnres_cli.nn.depthmix import engines
-from attnres_cli.train import device
+from attnres_cli.train import device, group
 from attnres_cli.train.device import devices, settings
 
 Machine = Callable[..., None]
@@ -160,3 +160,19 @@ def test_numerics_name_everything_that_makes_runs_incomparable_and_no_engine(tin
     assert (one.numerics, two.numerics) == ("cpu fp32 eager, 1 thread", "cpu fp32 eager, 2 threads")
     assert replace(two, device="cuda").numerics == "cuda fp32 eager"
     assert settings(tiny_recipe, "cpu", 1, 0, "reference").numerics == one.numerics
+
+
+def test_more_ranks_than_gpus_are_refused_unless_they_are_for_the_cpu(
+    tiny_recipe: Recipe, machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    ranks = group.Group(1, 2, 1, 2, None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(group, "_current", ranks)
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(DeviceError, match=r"2 ranks .* 1 CUDA device: --nproc-per-node 1, or"):
+        settings(tiny_recipe, "cuda", 1, SHORT)
+    assert settings(tiny_recipe, "cpu", 1, SHORT).way == "ddp on 2 ranks"
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert settings(tiny_recipe, "cuda", 1, SHORT).way == "ddp on 2 ranks"
+    assert ranks.device("cuda") == "cuda:1"

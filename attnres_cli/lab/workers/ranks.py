@@ -130,8 +130,9 @@ def _train(
 ) -> RunResult:
     """One run, on every rank. Raises what all of them raise, else _LostError."""
     torch.set_num_threads(order.settings.threads)
-    tokens, trouble = None, None
+    tokens, trouble, device = None, None, ""
     try:
+        device = ranks.device(order.settings.device)
         _check(order)
         tokens = load()
     except Exception as error:
@@ -144,7 +145,6 @@ def _train(
         if each is not None:
             raise UsageError(f"rank {rank}: {each}")
     assert tokens is not None
-    device = ranks.device(order.settings.device)
     try:
         with handled(dict.fromkeys(ENDING, keeper.stop.heed)):
             return train(order.spec, tokens, order.settings, device, on_step, keeper)
