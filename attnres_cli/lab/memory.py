@@ -12,7 +12,7 @@ from attnres_cli.errors import DeviceError
 from attnres_cli.lab.step_memory import of_step
 from attnres_cli.records import machine
 from attnres_cli.records.device_flops import least_s
-from attnres_cli.records.plan import Arm, Memory, Plan
+from attnres_cli.records.plan import KEEPS_LESS, NOTHING_LESS, Arm, Memory, Plan
 from attnres_cli.train.device import memory_there
 from attnres_cli.verdict.numbers import megabytes, plural
 
@@ -26,10 +26,12 @@ tiny tensors' arithmetic included; a launch on a GPU takes more, which leaves it
 
 _KERNEL_S = 2e-6  # of the shortest kernel
 _SHARE_OF_PEAK = 0.5  # of FLOPs and bytes per second, that eager kernels reach at best
-_CONTEXT_BYTES = 10**9  # of a GPU, that a process takes beside its tensors
-_PROCESS_BYTES = 12 * 10**8  # of a machine, that this command and one worker take beside theirs
+_CONTEXT_BYTES = 5 * 10**8
+"""Of a GPU, that a process takes beside its tensors: 426 MiB of torch 2.10 with CUDA 13, and the
+kernels that it loads. The workspace of its matrix products is part of `Memory.peak`.
+"""
 
-_NOTHING = "not one sequence at a time fits, take a smaller model or a larger machine"
+_PROCESS_BYTES = 12 * 10**8  # of a machine, that this command and one worker take beside theirs
 
 _KNOWN: dict[Hashable, Memory | None] = {}
 """What has been counted in this process."""
@@ -74,7 +76,7 @@ def fitted(plan: Plan, tokens: Tokens, workers: int | None) -> Plan:
     if there is None:
         return plan
     peaks = {arm: arm.memory.peak for arm, _ in plan.missing if arm.memory is not None}
-    if peaks and max(peaks.values()) > _MARGIN * there:
+    if peaks and max(peaks.values()) + _beside(plan) > _MARGIN * there:
         arm = max(peaks, key=peaks.__getitem__)
         raise DeviceError(f"{_needs(arm)}, and {where}: {_help(arm, plan, tokens, there)}")
     n = len(plan.devices)
@@ -131,7 +133,7 @@ def _weighed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
     key = (
         *(arm.variant, arm.code, recipe.model, recipe.optim.optimizer, tokens.vocab_size),
         *(train.rows, train.rows < train.batch_size, train.checkpoint_activations),
-        *(settings.precision, settings.engine, settings.ranks),
+        *(settings.device, settings.precision, settings.engine, settings.ranks),
     )
     if key not in _KNOWN:
         _KNOWN[key] = of_step(plan.spec(arm, plan.seeds[0]), tokens, plan.settings)
@@ -142,7 +144,12 @@ def _together(plan: Plan, n_workers: int) -> int:
     """Bytes of the runs that so many workers begin with, on the device that has fewest of them."""
     held = [arm.memory.peak if arm.memory else 0 for arm, _ in plan.missing[:n_workers]]
     each = n_workers // len(set(plan.devices[:n_workers]))
-    return sum(sorted(held)[:each])
+    return sum(sorted(held)[:each]) + each * _beside(plan)
+
+
+def _beside(plan: Plan) -> int:
+    """Bytes of a device that a process takes for itself."""
+    return _CONTEXT_BYTES if plan.settings.device == "cuda" else 0
 
 
 def _needs(arm: Arm) -> str:
@@ -168,7 +175,7 @@ def _help(arm: Arm, plan: Plan, tokens: Tokens, there: int) -> str:
 
     assert arm.memory is not None
     if arm.memory.weights + arm.memory.optimiser > room:
-        return _NOTHING
+        return NOTHING_LESS
     for keeps_less in dict.fromkeys((train.checkpoint_activations, True)):
         if (one := peak(1, keeps_less)) > room:
             continue
@@ -177,8 +184,8 @@ def _help(arm: Arm, plan: Plan, tokens: Tokens, there: int) -> str:
         rows = max(n for n in divisors if one + each * (n - 1) <= room)
         words = []
         if keeps_less and not train.checkpoint_activations:
-            words.append("--set train.checkpoint_activations=true")
+            words.append(KEEPS_LESS)
         if rows < train.rows:
             words.append(f"--set train.micro_batch_size={rows}")
         return " ".join(words)
-    return _NOTHING
+    return NOTHING_LESS

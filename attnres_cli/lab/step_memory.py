@@ -34,6 +34,11 @@ _ROWS = (503, 509, 521, 523, 541)
 from all that does not grow with them. The loss makes operations for every 128 tokens.
 """
 
+_WORKSPACES = 2 * 2**25
+"""Bytes that cuBLAS takes once on a GPU of Hopper or later, for the thread of the forward pass and
+that of the backward pass (torch's ATen/cuda/CublasHandlePool.cpp). Older GPUs take a quarter.
+"""
+
 _IN_A_MOMENT = 2e10
 """FLOPs of a step that a core makes faster than Python follows it without numbers, which takes
 some 0.7 ms per operation: 0.3 s in place of 2 s for `attnres` of quick, on an AMD EPYC.
@@ -79,7 +84,8 @@ def _counted(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory:
         trainer.rows = min(few, rows)
         trainer.batches = _Blank(trainer.rows, length)
         trainer.step(0)
-        return Memory(weights, optimiser, held.peak, held.made, held.n_operations)
+        beside = _WORKSPACES if settings.device == "cuda" else 0
+        return Memory(weights, optimiser, held.peak + beside, held.made, held.n_operations)
 
 
 @contextmanager

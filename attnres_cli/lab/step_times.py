@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
@@ -38,10 +39,12 @@ def timed(
         (arm.variant, plan.recipe_of(arm).model): arm for arm in plan.arms
     }  # rates are no matter
     base = next((arm for arm in plan.arms if arm.variant == baseline), None)
-    theirs = None if base is None else _trainer(base, plan, tokens)
     first = next(arm for arm in plan.arms if arm.variant in missing)
-    _in_turn(_trainer(first, plan, tokens), None)  # the first steps of a process are slower
-    found: dict[object, _Pairs] = {}
+    _alone(first, plan, tokens)  # the first steps of a process are slower
+    theirs = None
+    with suppress(torch.OutOfMemoryError):
+        theirs = None if base is None else _trainer(base, plan, tokens)
+    found: dict[object, _Pairs | None] = {}
     for key, arm in arms.items():
         if arm.variant not in missing:
             continue
@@ -49,21 +52,20 @@ def timed(
             found[key] = _in_turn(_trainer(arm, plan, tokens), theirs)
         except torch.OutOfMemoryError:  # not both at once
             theirs = None
-            found[key] = _in_turn(_trainer(arm, plan, tokens), None)
+            found[key] = _alone(arm, plan, tokens)
     share = (time.thread_time() - worked) / (time.perf_counter() - began)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # the workers need that memory
     known = [
-        _known(
-            arm, plan, found.get((arm.variant, plan.recipe_of(arm).model), ()), theirs is not None
-        )
+        _known(arm, plan, found.get((arm.variant, plan.recipe_of(arm).model)), theirs is not None)
         for arm in plan.arms
     ]
-    on_cpu = plan.settings.device == "cpu"  # on a GPU this thread waits
-    return replace(plan, arms=tuple(known), core_share=share if on_cpu else plan.core_share)
+    share = share if plan.settings.device == "cpu" else plan.core_share  # on a GPU this one waits
+    no_room = tuple(dict.fromkeys(arms[key].variant for key in found if found[key] is None))
+    return replace(plan, arms=tuple(known), core_share=share, no_room=no_room)
 
 
-def _known(arm: Arm, plan: Plan, pairs: _Pairs, is_ratio: bool) -> Arm:
+def _known(arm: Arm, plan: Plan, pairs: _Pairs | None, is_ratio: bool) -> Arm:
     """The arm with what its steps took."""
     if not pairs:
         return arm
@@ -76,21 +78,31 @@ def _known(arm: Arm, plan: Plan, pairs: _Pairs, is_ratio: bool) -> Arm:
 
 
 def _trainer(arm: Arm, plan: Plan, tokens: Tokens) -> Trainer | None:
-    """What trains an arm on so many sequences as are timed; None where it cannot be trained."""
+    """What trains an arm on so many sequences as are timed; None where it cannot be trained. Raises
+    OutOfMemoryError.
+    """
     less = {"batch_size": plan.timed_sequences, "micro_batch_size": None}
     recipe = plan.recipe_of(arm)
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=less)})
     spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
     try:
         return Trainer(spec, tokens, plan.settings.uncompiled, torch.device(plan.devices[0]))
+    except torch.OutOfMemoryError:
+        raise
     except Exception:  # a design may raise anything; the worker that runs it writes it down
         return None
 
 
+def _alone(arm: Arm, plan: Plan, tokens: Tokens) -> _Pairs | None:
+    """Seconds of its steps, beside no baseline; None where there is no room for it."""
+    try:
+        return _in_turn(_trainer(arm, plan, tokens), None)
+    except torch.OutOfMemoryError:
+        return None
+
+
 def _in_turn(ours: Trainer | None, theirs: Trainer | None) -> _Pairs:
-    """Seconds of warm steps of both in turn; empty where one fails. Raises OutOfMemoryError where
-    there is not room for both.
-    """
+    """Seconds of warm steps of both in turn; empty where one fails. Raises OutOfMemoryError."""
     pairs: list[tuple[float, float]] = []
     began = time.perf_counter()
     if ours is None:
@@ -102,9 +114,7 @@ def _in_turn(ours: Trainer | None, theirs: Trainer | None) -> _Pairs:
             if time.perf_counter() - began > _LONG_S:
                 break
     except torch.OutOfMemoryError:
-        if theirs is not None:
-            raise
-        return []
+        raise
     except Exception:  # as above
         return []
     return pairs[1:] or pairs

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.sections import Train
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Given, Matched, Terms, Tuned
 from attnres_cli.records.run import UNKNOWN, DataDescription, Identity, RunSpec, Settings
@@ -19,6 +20,9 @@ _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of th
 _START_S = 4.0  # a worker's imports and data
 _COMPILE_S = 60.0  # an arm, the first time
 _WEIGHT_BYTES = 4  # float32, whatever the precision of a step
+
+KEEPS_LESS = "--set train.checkpoint_activations=true"
+NOTHING_LESS = "not one sequence at a time fits, take a smaller model or a larger machine"
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Plan:
     workers_by: str = ""  # where memory, or a GPU's room, decided how many there are
     begun: Mapping[Identity, int] = field(default_factory=dict)  # steps that runs go on from
     core_share: float = 1.0  # of a core, that the process had which timed the arms
+    no_room: tuple[str, ...] = ()  # variants that ran out of memory while they were timed
 
     def recipe_of(self, arm: Arm) -> Recipe:
         """What an arm is trained under."""
@@ -175,6 +180,14 @@ class Plan:
             run_s = compile_s + left * _steps(recipe) * arm.step_s
             heapq.heapreplace(free_at, free_at[0] + run_s)
         return max(free_at)
+
+
+def smaller_step(train: Train) -> str:
+    """What to type so that a step takes less memory; the recipe trains the same."""
+    if train.rows > 1:
+        fewer = range(1, train.rows // 2 + 1)
+        return f"--set train.micro_batch_size={max(n for n in fewer if train.batch_size % n == 0)}"
+    return NOTHING_LESS if train.checkpoint_activations else KEEPS_LESS
 
 
 def n_tokens(recipe: Recipe) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records import doubts
 from attnres_cli.records.comparison_terms import Given, settings_text
-from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens
+from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens, smaller_step
 from attnres_cli.records.search_records import Search
 from attnres_cli.report.table import Report, Table, columns, tabled
 from attnres_cli.verdict import labels
@@ -253,6 +253,10 @@ def going_on(plan: Plan) -> list[str]:
 def _prediction(plan: Plan) -> str:
     if plan.timed_sequences == 0:
         return f"no predicted time: on {plan.settings.device} one sequence alone takes too long"
+    if plan.no_room:
+        n, what = plural(plan.timed_sequences, "sequence"), ", ".join(plan.no_room)
+        less = smaller_step(plan.recipe.train.of_rank(plan.settings.ranks))
+        return f"no predicted time: {what} ran out of memory with {n} at a time: {less}"
     if plan.seconds is None:
         return "no predicted time: an arm could not be trained; its runs will say why"
     text = f"predicted time {duration(plan.seconds)}, from {TIMED_STEPS} training steps of each arm"

@@ -181,17 +181,24 @@ def _has_compiler(kind: str) -> bool:
 
 def memory_there(device: str) -> tuple[int | None, str]:
     """Bytes that all runs on a device have together, None where the system does not tell; in words
-    whose they are: `this machine has 16.8 GB`.
+    whose they are: `this machine has 16.8 GB`. Of a GPU, what other processes leave of it.
     """
     if torch.device(device).type == "cuda":
-        there: int | None = torch.cuda.get_device_properties(device).total_memory
+        free, whole = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device)
         whose = f"{device} ({torch.cuda.get_device_name(device)})"
-    else:
-        there, whose = machine.memory()
-        ranks = group.current()
-        if there is not None and ranks is not None and ranks.here > 1:
-            there, whose = there // ranks.here, f"a rank's share of {whose}"
+        return free, f"{whose} has {free / 1e9:,.1f} of {whole / 1e9:,.1f} GB free"
+    there, whose = machine.memory()
+    ranks = group.current()
+    if there is not None and ranks is not None and ranks.here > 1:
+        there, whose = there // ranks.here, f"a rank's share of {whose}"
     return there, "" if there is None else f"{whose} has {there / 1e9:,.1f} GB"
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether it is the memory of a device or of the machine that was not enough."""
+    is_it = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return is_it or "can't allocate memory" in str(error)
 
 
 def reset_peak(device: str) -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DeviceError
 from attnres_cli.lab import grid, memory
-from attnres_cli.records.plan import Plan
+from attnres_cli.records.plan import Plan, smaller_step
 from attnres_cli.report.plans import plan_of
+from attnres_cli.train.device import memory_there
 from attnres_cli.train.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:training is not compiled")
@@ -115,7 +117,7 @@ def test_a_gpu_that_is_idle_by_arithmetic_has_two_workers(there: There):
         (H100, "", 80e9, 2),  # launching is all
         (H100, "model.d_model=2048 model.n_layers=1 train.batch_size=64", 80e9, 1),
         (H100, "train.compile=on", 80e9, 1),
-        (H100, "", 1.9e9, 1),  # one fits
+        (H100, "", 1.1e9, 1),  # one fits beside its CUDA context
         ("a GPU of which nothing is known", "", 80e9, 1),
     ):
         plan = plan_for(*changes.split())
@@ -130,6 +132,39 @@ def test_a_gpu_that_is_idle_by_arithmetic_has_two_workers(there: There):
         assert ("2 workers: by arithmetic, a step of " in found.workers_by) == (expected == 2)
         assert fitted(found) == found
         assert len(fitted(plan, workers=1).devices) == 1
+
+
+def test_every_worker_of_a_gpu_needs_a_context_beside_its_run(there: There):
+    plan = plan_for(workers=2)
+    settings = replace(plan.settings, device="cuda", device_name=H100)
+    plan = replace(plan, devices=("cuda:0",) * 2, settings=settings)
+    both = 2 * memory._CONTEXT_BYTES + 2 * 2**26
+
+    there(both / 1.3)
+    assert len(fitted(plan).devices) == 1
+    there(both)
+    assert len(fitted(plan).devices) == 2
+
+
+def test_of_a_gpu_what_other_processes_leave_is_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(3e9), int(80e9)))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: int(1e9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: H100)
+    assert memory_there("cuda:0") == (4e9, f"cuda:0 ({H100}) has 4.0 of 80.0 GB free")
+
+
+def test_a_step_that_ran_out_of_memory_is_made_smaller_and_trains_the_same():
+    train = load("smoke", ["train.batch_size=12"]).train
+    typed = []
+    for _ in range(6):
+        key, value = (typed := [*typed, smaller_step(train)])[-1].rpartition(".")[2].split("=")
+        fewer = {key: True if value == "true" else int(value)}
+        train = train.model_copy(update=fewer)
+        if train.checkpoint_activations:
+            break
+    rows = [f"--set train.micro_batch_size={n}" for n in (6, 3, 1)]
+    assert typed == [*rows, "--set train.checkpoint_activations=true"]
+    assert smaller_step(train).startswith("not one sequence at a time fits")
 
 
 def test_a_design_is_counted_once(monkeypatch: pytest.MonkeyPatch):

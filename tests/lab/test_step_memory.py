@@ -71,6 +71,12 @@ def measured(spec: RunSpec, precision: str = "fp32") -> int:
     return held + measure.peak_bytes(lambda: trainer.step(2), CPU)
 
 
+def test_on_a_gpu_the_workspaces_of_matrix_products_count():
+    spec = spec_of("standard")
+    on_gpu = of_step(spec, sources.load(spec.recipe), replace(SETTINGS, device="cuda"))
+    assert on_gpu.peak - 2 * 32 * 2**20 == pytest.approx(predicted(spec).peak, rel=0.02)
+
+
 @pytest.mark.parametrize("design", [*QUICK, *slow(*sorted(registry().keys() - set(QUICK)))])
 def test_the_peak_of_every_design_is_predicted(design: str):
     spec = spec_of(design)

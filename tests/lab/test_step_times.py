@@ -95,6 +95,23 @@ def test_without_room_for_both_an_arm_is_timed_alone(plan: Plan, monkeypatch):
     assert timed.arms[1].step_ratio is None
 
 
+def test_an_arm_without_room_for_itself_is_named_with_what_to_type(plan: Plan, monkeypatch):
+    of = Trainer.step
+
+    def step(self: Trainer, number: int) -> torch.Tensor:
+        if self.spec.variant == "denseformer":
+            raise torch.OutOfMemoryError("one")
+        return of(self, number)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    timed = step_times.timed(plan, sources.load(plan.recipe), baseline="standard")
+
+    assert timed.no_room == ("denseformer",)
+    assert [arm.step_s is None for arm in timed.arms] == [False, True]
+    told = "denseformer ran out of memory with 16 sequences at a time: --set train.micro_batch_"
+    assert told in _lines(timed)[-1]
+
+
 def test_a_study_keeps_the_newest_ratio_of_each_arm(here: Path, attnres):
     attnres("ablate", "standard", "attnres", "--recipe", "smoke", "--seeds", "2")
     store = Store.open("attnres.db", create=True)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.sections import Train
 from attnres_cli.console import say
 from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
@@ -30,12 +31,15 @@ from attnres_cli.lab.workers.signals import ENDING
 from attnres_cli.nn.proofs.prove import doubts
 from attnres_cli.records.code import Code
 from attnres_cli.records.gates import DOUBTS
+from attnres_cli.records.plan import smaller_step
 from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings
 from attnres_cli.store import waits
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
 from attnres_cli.train.checkpoint import Checkpoints, clear
+from attnres_cli.train.device import ran_out_of_memory
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
+from attnres_cli.verdict.numbers import plural
 
 CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 """Environment variable: seconds between checkpoints; 0: one after every step."""
@@ -193,7 +197,8 @@ def _do(
     except BdbQuit as left:
         raise KeyboardInterrupt from left
     except Exception as error:
-        end = partial(store.fail, claimed.id, _explain(error, spec), versions, keeper.step)
+        why = _explain(error, recipe.train.of_rank(job.settings.ranks))
+        end = partial(store.fail, claimed.id, why, versions, keeper.step)
         last = event(done=True)
     else:
         doubted = zip(DOUBTS, doubts(spec.variant), strict=False)  # of designs of this release none
@@ -259,18 +264,14 @@ def _check_code(planned: Code, ours: Code) -> None:
         )
 
 
-def _explain(error: Exception, spec: RunSpec) -> str:
+def _explain(error: Exception, train: Train) -> str:
     """What to write down of an error: the traceback, the last line being one that a list shows."""
     if isinstance(error, AttnresError):
         return str(error)
     trace = "".join(traceback.format_exception(error)).strip()
-    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    if out_of_memory or "can't allocate memory" in str(error):
-        size = spec.recipe.train.batch_size
-        trace += (
-            f"\nMemoryError: out of memory with train.batch_size {size}: lower it, as in "
-            f"--set train.batch_size={max(1, size // 2)}"
-        )
+    if ran_out_of_memory(error):
+        n = plural(train.rows, "sequence")
+        trace += f"\nMemoryError: out of memory with {n} at a time: {smaller_step(train)}"
     if half := re.search(r"(\S+\.so): file too short", str(error)):  # PyTorch would load it again
         trace += f"\nImportError: {half[1]} was left half compiled by a killed command: delete it"
     return trace

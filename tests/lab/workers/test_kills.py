@@ -131,7 +131,7 @@ def test_runs_that_fail_or_diverge_end_no_others_and_can_be_trained_again(tmp_pa
     assert failed["half"].endswith(left)
     assert failed["raises"] == "ValueError: not today"
     assert error.startswith("Traceback")
-    assert "lower it, as in --set train.batch_size=8" in failed["hungry"]
+    assert "16 sequences at a time: --set train.micro_batch_size=8" in failed["hungry"]
     losses = {arm["variant"]: arm["losses"] for arm in again["arms"]}
     assert losses["raises"] == losses["standard"] == arms["standard"]["losses"]
 
