@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from attnres_cli.records.run import Point, Probe
 from attnres_cli.train.checkpoint import LONGER, Checkpoints, keep_weights
 from attnres_cli.train.optimizers import named, names_of
 
+_TOGETHER_BYTES = 2**26  # that are copied at once: as much is taken of the device meanwhile
 _MOST_SHARE = 0.02
 """Of a run's time, what writing checkpoints may take: large ones are written less often."""
 
@@ -152,7 +153,9 @@ def tensors_of(
     found["generator.cpu"] = torch.get_rng_state()
     if device.type == "cuda":
         found["generator.cuda"] = torch.cuda.get_rng_state(device)
-    return {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in found.items()}
+    every = ((name, whole(tensor.detach())) for name, tensor in found.items())
+    held = {name: tensor.contiguous() for name, tensor in carried(every, torch.device("cpu"))}
+    return {name: held[name] for name in found}
 
 
 @torch.no_grad()
@@ -166,21 +169,58 @@ def restore(
     """Undo what has happened to these since `tensors_of` was asked. `part` takes of a whole tensor
     what this device has of one like another. The state of parameters that are not here is left.
     """
-    for name, tensor in _of_model(model).items():
-        tensor.copy_(part(tensors[f"model.{name}"], tensor))
+    ours = {f"model.{name}": tensor for name, tensor in _of_model(model).items()}
+    owners: dict[str, tuple[str, int, Tensor]] = {}
     for prefix, optimizer in named(optimizers).items():
-        state: dict[int, dict[str, Tensor]] = {}
-        owners = [each for group in optimizer.param_groups for each in group["params"]]
-        indices = {name: index for index, name in enumerate(names_of(optimizer))}
-        for full, value in tensors.items():
-            name, _, key = full.removeprefix(prefix).rpartition(".")
-            if full.startswith(prefix) and name in indices:
-                own = part(value, owners[indices[name]])
-                state.setdefault(indices[name], {})[key] = own.clone()  # its own, aligned memory
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        held = [each for group in optimizer.param_groups for each in group["params"]]
+        for index, (name, owner) in enumerate(zip(names_of(optimizer), held, strict=True)):
+            owners[f"{prefix}{name}"] = prefix, index, owner
+    states: dict[str, dict[int, dict[str, Tensor]]] = {prefix: {} for prefix in named(optimizers)}
+    wanted = [*ours, *(name for name in tensors if name.rpartition(".")[0] in owners)]
+    for full, value in carried(((name, tensors[name]) for name in wanted), device):
+        if full in ours:
+            ours[full].copy_(part(value, ours[full]))
+            continue
+        name, _, key = full.rpartition(".")
+        prefix, index, owner = owners[name]
+        own = part(value, owner)
+        own = own.clone() if value is tensors[full] else own  # its own, aligned memory
+        states[prefix].setdefault(index, {})[key] = own
+    for prefix, optimizer in named(optimizers).items():
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": states[prefix]})
     torch.set_rng_state(tensors["generator.cpu"].clone())
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["generator.cuda"].clone(), device)
+
+
+def carried(
+    tensors: Iterable[tuple[str, Tensor]], device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
+    """Tensors on a device, those that were elsewhere in memory of their own: of one dtype many in
+    one copy, since each copy from or to a GPU waits for it. They come in another order.
+    """
+    waiting: dict[object, dict[str, Tensor]] = {}
+    for name, tensor in tensors:
+        if tensor.device.type == device.type:
+            yield name, tensor
+            continue
+        together = waiting.setdefault((tensor.device, tensor.dtype), {})
+        together[name] = tensor
+        if sum(each.nbytes for each in together.values()) >= _TOGETHER_BYTES:
+            yield from in_one_copy(together, device).items()
+            together.clear()
+    for together in filter(None, waiting.values()):
+        yield from in_one_copy(together, device).items()
+
+
+def in_one_copy(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Tensors of one device and dtype, on another: each contiguous, in memory of its own."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()]).to(device)
+    parts = flat.split([tensor.numel() for tensor in tensors.values()])
+    return {
+        name: part.clone().view(tensor.shape)
+        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+    }
 
 
 def _as_tuples(value: Any) -> Any:

@@ -193,6 +193,8 @@ class Trainer:
             return forward(windows[:, :-1], windows[:, 1:])
 
     def _on_device(self, windows: Tensor) -> Tensor:
+        if self.device.type == "cuda":
+            windows = windows.pin_memory()  # of a batch it is that already
         return windows.to(self.device, non_blocking=True)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:

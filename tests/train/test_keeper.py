@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import resource
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from training import SETTINGS, Lab, keeper_of, numbers
 
 from attnres_cli.records.run import WEIGHTS, Status
+from attnres_cli.train import keeper
 from attnres_cli.train.checkpoint import Checkpoints, differing
-from attnres_cli.train.keeper import Stopped
+from attnres_cli.train.keeper import Stopped, in_one_copy
 
 EXPERTS = {"model": {"mlp": ["swiglu", "moe", "swiglu"]}, "train": {"micro_batch_size": 2}}
 MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
@@ -60,6 +63,61 @@ def test_a_run_resumed_again_and_again_ends_with_the_same_bits(
     whole, part = (next(tmp_path.glob(f"{each}/{WEIGHTS}")) for each in ("whole", "part"))
     assert differing(whole, part) == []
     assert [probe.step for probe in result.probes] == ([6] if stops == FEW else [0, 50, 100, 200])
+
+
+def test_tensors_in_one_copy_keep_every_bit_and_have_memory_of_their_own():
+    square = torch.arange(12.0).reshape(3, 4)
+    bits = torch.tensor([0x7FC00001, -1], dtype=torch.int32).view(torch.float32)  # of nan, two
+    given = {"t": square.T, "one": torch.tensor(2.5), "nan": bits, "none": torch.empty(0, 3)}
+
+    found = in_one_copy(given, torch.device("cpu"))
+
+    assert list(found) == list(given)
+    for name, tensor in given.items():
+        assert found[name].shape == tensor.shape
+        assert found[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
+        assert found[name].untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_a_run_whose_tensors_are_copied_together_goes_on_with_the_same_bits(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lab = lab.with_recipe(**FASTER)
+    lab.stop_at(3, keeper_of(tmp_path / "apart"), "mhc")
+    undisturbed = lab.run("mhc", keeper=keeper_of(tmp_path / "apart"))
+
+    def pretended(tensors: Iterable[tuple[str, Tensor]], _: torch.device) -> Iterable[object]:
+        apart = dict(tensors)  # as on a GPU, which has no tensor of the CPU's
+        for dtype in {tensor.dtype for tensor in apart.values()}:
+            alike = {name: x for name, x in apart.items() if x.dtype is dtype}
+            yield from in_one_copy(alike, torch.device("cpu")).items()
+
+    monkeypatch.setattr(keeper, "carried", pretended)
+    lab.stop_at(3, keeper_of(tmp_path / "together"), "mhc")
+    result = lab.run("mhc", keeper=keeper_of(tmp_path / "together"))
+
+    assert numbers(result) == numbers(undisturbed)
+    apart, together = (next(tmp_path.glob(f"{x}/{WEIGHTS}")) for x in ("apart", "together"))
+    assert apart.read_bytes() == together.read_bytes()
+
+
+def test_what_is_copied_together_is_bounded_and_in_no_tensor_twice(monkeypatch):
+    copied: list[int] = []
+    of = in_one_copy
+
+    def counted(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        copied.append(len(tensors))
+        return of(tensors, device)
+
+    monkeypatch.setattr(keeper, "in_one_copy", counted)
+    monkeypatch.setattr(keeper, "_TOGETHER_BYTES", 100)
+    given = {str(n): torch.ones(n) for n in (10, 20, 5, 30, 1)}
+
+    found = dict(keeper.carried(given.items(), torch.device("meta")))
+
+    assert copied == [2, 2, 1]
+    assert {name: tensor.numel() for name, tensor in found.items()} == {n: int(n) for n in given}
+    assert {tensor.device.type for tensor in found.values()} == {"meta"}
 
 
 def test_a_finished_run_is_not_trained_again_and_adds_up_its_times(lab: Lab, tmp_path: Path):

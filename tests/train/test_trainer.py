@@ -313,3 +313,19 @@ def test_bad_tokens_of_a_batch_made_ahead_are_reported(lab: Lab):
     for _ in range(2):
         with pytest.raises(DataError, match="300 is beyond the vocabulary"):
             batches.take(0)
+
+
+def test_windows_go_to_a_gpu_from_pinned_memory_and_without_a_wait(lab: Lab, monkeypatch):
+    trainer, windows, done = lab.trainer(), torch.zeros(2, 9, dtype=torch.long), []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: done.append("pinned") or self)
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, *to, **how: done.append((*to, how)) or self
+    )
+
+    trainer._on_device(windows)
+    trainer.device = torch.device("cuda")
+    trainer._on_device(windows)
+
+    on_cpu, *on_gpu = done
+    assert on_cpu == (torch.device("cpu"), {"non_blocking": True})
+    assert on_gpu == ["pinned", (torch.device("cuda"), {"non_blocking": True})]
