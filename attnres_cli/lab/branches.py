@@ -75,7 +75,7 @@ def kept(
     store: Store, run: RunRecord, spec: RunSpec, settings: Settings
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a run has kept for longer ones, computed as `spec` is now. Raises UsageError."""
-    held = checkpoints_of(store, run, settings, made_with(spec))
+    held = checkpoints_of(store, run, settings, made_with(spec, settings))
     return replace(held, folder=held.folder / LONGER).take()
 
 
@@ -89,5 +89,7 @@ def begin(
     tensors: dict[str, Tensor],
 ) -> None:
     """Write a run down as if it had come as far as the one of number `origin`."""
-    checkpoints_of(store, found, settings, made_with(spec)).save(state["step"], state, tensors)
+    checkpoints_of(store, found, settings, made_with(spec, settings)).save(
+        state["step"], state, tensors
+    )
     store.note(found.id, f"trained on from run {origin}, step {state['step']}")

@@ -203,7 +203,7 @@ def _changed(record: RunRecord, spec: RunSpec, settings: Settings) -> Changed:
     assert record.result is not None
     was, now = Code.of(record.versions), code_of(spec.variant)
     before = asdict(record.result.settings) | dict(record.versions) | was.versions
-    after = asdict(settings) | made_with(spec)
+    after = asdict(settings) | made_with(spec, settings)
     before, after = {"code": was.digest or "unknown"} | before, after | {"code": now.digest}
     pairs = ((name, str(before[name]), str(after.get(name, "none"))) for name in before)
     return tuple((name, old, new) for name, old, new in pairs if old != new)

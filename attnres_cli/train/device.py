@@ -27,6 +27,12 @@ from attnres_cli.train import group
 # fifths on a GPU. At some 5e10 and 5e13 FLOP/s it pays for runs longer than these (FLOPs).
 _COMPILE_PAYS_FROM = {"cpu": 3e13, "cuda": 1e16}
 
+GPU_NUMERICS = {"float32_matmul": "highest", "attention": "flash, efficient, math"}
+"""What decides rounding on a GPU beside Settings, as a run's versions name it: float32 products are
+no TF32, and kernels of attention are tried in this order. That is torch's own without cuDNN's,
+which nothing has checked.
+"""
+
 _STATUS = Path("/proc/self/status")
 
 _COMPILER = {"cpu": "a C++ compiler (g++)", "cuda": "Triton"}
@@ -177,6 +183,14 @@ def _has_compiler(kind: str) -> bool:
     if kind == "cuda":
         return has_triton()
     return shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
+def fix_numerics(device: torch.device) -> None:
+    """Let this process compute on a GPU as GPU_NUMERICS say. On a CPU nothing changes."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision(GPU_NUMERICS["float32_matmul"])
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def memory_there(device: str) -> tuple[int | None, str]:

@@ -19,6 +19,7 @@ from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.trunk.moe import balance
 from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import movement, probes
+from attnres_cli.train.device import fix_numerics
 from attnres_cli.train.keeper import restore, tensors_of
 from attnres_cli.train.optimizers import (
     by_name,
@@ -94,6 +95,7 @@ class Trainer:
     forward: Forward = field(init=False)
 
     def __post_init__(self) -> None:
+        fix_numerics(self.device)
         recipe = self.spec.recipe
         shape = recipe.model.shape(self.tokens.vocab_size)
         design = variant.parse(self.spec.variant).build(shape.d_model, shape.n_sublayers)

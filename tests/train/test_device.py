@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from inputs import changed
+from training import SETTINGS, Lab
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError
+from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.train import device, group
 from attnres_cli.train.device import devices, settings
@@ -176,3 +178,43 @@ def test_more_ranks_than_gpus_are_refused_unless_they_are_for_the_cpu(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert settings(tiny_recipe, "cuda", 1, SHORT).way == "ddp on 2 ranks"
     assert ranks.device("cuda") == "cuda:1"
+
+
+@pytest.fixture
+def _as_before() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+    torch.backends.cuda.enable_cudnn_sdp(cudnn)
+
+
+@pytest.mark.usefixtures("_as_before")
+def test_on_a_gpu_alone_products_and_attention_are_fixed(lab: Lab):
+    def found() -> tuple[str, bool, bool]:
+        cuda = torch.backends.cuda
+        return (
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.allow_tf32,
+            cuda.cudnn_sdp_enabled(),
+        )
+
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    lab.trainer()
+    assert found() == ("high", True, True)
+
+    device.fix_numerics(torch.device("cuda"))
+    assert found() == ("highest", False, False)
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_a_run_records_what_is_fixed_on_a_gpu(lab: Lab):
+    spec = lab.spec()
+    on_cpu = made_with(spec, SETTINGS)
+    on_gpu = made_with(spec, replace(SETTINGS, device="cuda"))
+    fixed = {"float32_matmul": "highest", "attention": "flash, efficient, math"}
+    assert on_gpu == on_cpu | fixed
+    assert not fixed.keys() & on_cpu.keys()

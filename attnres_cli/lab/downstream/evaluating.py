@@ -27,6 +27,7 @@ from attnres_cli.records.code import Code
 from attnres_cli.records.items import Answered, Items
 from attnres_cli.records.run import RunRecord, Status
 from attnres_cli.store.store import Store
+from attnres_cli.train.device import fix_numerics
 
 if TYPE_CHECKING:
     from attnres_cli.lab.downstream.answers import Answers
@@ -197,6 +198,7 @@ def answers(
     """What each subject answers to each of its tasks: as the study has it, where it has all that is
     asked, else by the weights, which is kept before it is told.
     """
+    fix_numerics(torch.device(device))
     hashes = {
         id(task): task.hashes(found.limit) for task in _each(found)
     }  # of all, before a model is built

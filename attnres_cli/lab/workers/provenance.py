@@ -15,7 +15,8 @@ from attnres_cli.nn import code
 from attnres_cli.nn.residual import Residual, registry
 from attnres_cli.nn.variant import parse
 from attnres_cli.records.code import Code
-from attnres_cli.records.run import RunSpec
+from attnres_cli.records.run import RunSpec, Settings
+from attnres_cli.train.device import GPU_NUMERICS
 
 
 @cache
@@ -37,9 +38,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def made_with(spec: RunSpec) -> dict[str, str]:
-    """The versions of everything that a run is made with, its code included."""
-    return versions() | code_of(spec.variant).versions
+def made_with(spec: RunSpec, settings: Settings) -> dict[str, str]:
+    """The versions of everything that a run is made with, its code included, and what is set on a
+    GPU.
+    """
+    on_gpu = GPU_NUMERICS if settings.device == "cuda" else {}
+    return versions() | code_of(spec.variant).versions | on_gpu
 
 
 def code_of(variant: str) -> Code:

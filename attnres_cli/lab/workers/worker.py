@@ -174,7 +174,7 @@ def _do(
     spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
     name = f"{spec.variant} seed {spec.seed} (run {claimed.id})"
     planned, ours = Code.of(claimed.versions), code_of(spec.variant)
-    versions = made_with(spec) | planned.versions
+    versions = made_with(spec, job.settings) | planned.versions
     checkpoints = checkpoints_of(store, claimed, job.settings, versions)
     keeper = Keeper(checkpoints, checkpoint_s(), stop)
     keeper.on_trouble = lambda text: say(f"{name}: {text}")
