@@ -19,6 +19,7 @@ from attnres_cli.records.comparison_terms import MATCHES, Match
 
 if TYPE_CHECKING:
     from attnres_cli.config.recipe import Recipe
+    from attnres_cli.records.assumed import Gpus
     from attnres_cli.verdict.comparison import Comparison
 
 
@@ -66,6 +67,11 @@ class Comparing(options.Training):
     )
     baseline: str = options.BASELINE
     margin: str | None = options.MARGIN
+    assume: str | None = typer.Option(
+        None,
+        help="With --dry-run: predict for GPUs that are not here: h100, h200, a100, 4090, 8xh100.",
+        show_default=False,
+    )
     in_process: bool = typer.Option(
         False, "--in-process", help="Train in this process, for breakpoints and profilers."
     )
@@ -80,6 +86,19 @@ class Comparing(options.Training):
         if self.launch is not None:
             raise UsageError(f"--in-process trains here: leave --launch {self.launch} out")
         return 1
+
+    @property
+    def gpus(self) -> Gpus | None:
+        """The GPUs to plan for; None for those of this machine. Raises UsageError."""
+        if self.assume is None:
+            return None
+        if not self.dry_run:
+            raise UsageError(f"--assume {self.assume} is for --dry-run: type it too")
+        refused = {"--device": self.device != "auto", "--launch": self.launch}
+        options.refuse(refused, "--assume says on what: leave {} out")
+        from attnres_cli.records.assumed import read
+
+        return read(self.assume)
 
     @property
     def first_seeds(self) -> tuple[int, ...]:
@@ -138,11 +157,12 @@ def ablate(asked: Comparing) -> None:
         raise UsageError("give either variants or --suite, not both")
     whole = load(asked.recipe, asked.override or [], say)
     sizes, specs, seeds = asked.sizes(whole), asked.specs(whole), asked.first_seeds
-    hands = asked.hands
+    hands, gpus = asked.hands, asked.gpus
 
     from attnres_cli.cli import parts  # torch takes a second, and no mistake above it
     from attnres_cli.lab.comparing import Request
     from attnres_cli.lab.until_decided import Until
+    from attnres_cli.train.device import assuming
 
     place = asked.place(hands, in_process=asked.in_process)
     with told_if_slow(parts.PLANNING):
@@ -154,7 +174,8 @@ def ablate(asked: Comparing) -> None:
             asked.check_plan()
             todo = parts.of_plan(asked.plan, place)
     if asked.dry_run:
-        options.show(parts.foreseen(todo), asked.form)
+        with assuming(gpus):
+            options.show(parts.foreseen(todo), asked.form)
     elif not launched(asked):
         if asked.plan is not None:
             parts.fix(asked.plan, asked.study)

@@ -13,7 +13,7 @@ from attnres_cli.lab.step_memory import of_step
 from attnres_cli.records import machine
 from attnres_cli.records.device_flops import least_s
 from attnres_cli.records.plan import KEEPS_LESS, NOTHING_LESS, Arm, Memory, Plan
-from attnres_cli.train.device import memory_there
+from attnres_cli.train.device import assumed, memory_there
 from attnres_cli.verdict.numbers import megabytes, plural
 
 _MARGIN = 1.15
@@ -96,7 +96,7 @@ def _sharing(plan: Plan, there: int) -> Plan:
     `_KERNEL_S` at least and all in twice what the device's peaks allow.
     """
     settings, missing = plan.settings, {arm for arm, _ in plan.missing}
-    if settings.device == "cpu" or settings.compiled or settings.way or not missing:
+    if settings.device == "cpu" or settings.compiled or settings.way or not missing or assumed():
         return plan
     found = []
     for arm in missing:

@@ -85,7 +85,8 @@ def _counted(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory:
         trainer.batches = _Blank(trainer.rows, length)
         trainer.step(0)
         beside = _WORKSPACES if settings.device == "cuda" else 0
-        return Memory(weights, optimiser, held.peak + beside, held.made, held.n_operations)
+        done = held.made, held.n_operations, held.n_fused
+        return Memory(weights, optimiser, held.peak + beside, *done)
 
 
 @contextmanager

@@ -11,9 +11,11 @@ from statistics import median
 import torch
 
 from attnres_cli.data.tokens import Tokens
+from attnres_cli.records.assumed import step_s
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
 from attnres_cli.records.run import RunSpec
 from attnres_cli.records.step_ratio import StepRatio
+from attnres_cli.train.device import assumed
 from attnres_cli.train.trainer import Trainer
 
 _LONG_S = 5.0  # after so long an arm is timed no more
@@ -28,6 +30,10 @@ def timed(
     batch (`Plan.timed_sequences`). An arm that cannot be trained keeps step_s None. On CPUs the
     plan has the share of a core that was had for it.
     """
+    if (gpus := assumed()) is not None:
+        return replace(
+            plan, arms=tuple(_foretold(arm, plan) for arm in plan.arms), assumed=gpus.text
+        )
     missing = {arm.variant for arm, _ in plan.missing if arm.step_s is None}
     if note is not None and missing:
         note("timing a few training steps of every arm")
@@ -63,6 +69,16 @@ def timed(
     share = share if plan.settings.device == "cpu" else plan.core_share  # on a GPU this one waits
     no_room = tuple(dict.fromkeys(arms[key].variant for key in found if found[key] is None))
     return replace(plan, arms=tuple(known), core_share=share, no_room=no_room)
+
+
+def _foretold(arm: Arm, plan: Plan) -> Arm:
+    """The arm with what its steps take by arithmetic, where its memory has been counted."""
+    if arm.memory is None:
+        return arm
+    recipe = plan.recipe_of(arm)
+    flops, train = arm.flops_per_token * recipe.tokens_per_step, recipe.train
+    seconds = step_s(arm.memory, flops, train.batch_size // train.rows, plan.settings)
+    return replace(arm, step_s=seconds)
 
 
 def _known(arm: Arm, plan: Plan, pairs: _Pairs | None, is_ratio: bool) -> Arm:

@@ -36,11 +36,12 @@ class Held(TorchDispatchMode):
         peak: the most that were held at once; it may be set back.
         made: bytes that were taken, in all.
         n_operations: how many made or changed a tensor; a view is none.
+        n_fused: how many of them were kernels of our own.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.peak = self.made = self.n_operations = 0
+        self.now = self.peak = self.made = self.n_operations = self.n_fused = 0
         self._known: dict[int, ref[torch.UntypedStorage]] = {}
         self._few = self._many = 1
 
@@ -48,7 +49,7 @@ class Held(TorchDispatchMode):
         """Count peak, made and n_operations anew. Of rows (few, many) what then is a multiple of
         `few`, which should be a prime, counts as if it were of `many`.
         """
-        self.peak, self.made, self.n_operations = self.now, 0, 0
+        self.peak, self.made, self.n_operations, self.n_fused = self.now, 0, 0, 0
         self._few, self._many = rows
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -58,6 +59,7 @@ class Held(TorchDispatchMode):
             return _FLASH  # which a device chooses that computes
         out = func(*args, **(kwargs or {}))
         self.n_operations += not func.is_view
+        self.n_fused += func.namespace == "attnres"
         for x in tree_leaves(out):
             if isinstance(x, Tensor):
                 self._follow(x.untyped_storage())

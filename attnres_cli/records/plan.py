@@ -35,6 +35,7 @@ class Memory:
         peak: the most bytes held at once: both, and activations, logits and gradients.
         made: bytes of all tensors that one micro-batch and the update make.
         n_operations: how many make or change a tensor in that.
+        n_fused: how many of them are fused kernels of depth mixing.
     """
 
     weights: int
@@ -42,6 +43,7 @@ class Memory:
     peak: int
     made: int
     n_operations: int
+    n_fused: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Plan:
     begun: Mapping[Identity, int] = field(default_factory=dict)  # steps that runs go on from
     core_share: float = 1.0  # of a core, that the process had which timed the arms
     no_room: tuple[str, ...] = ()  # variants that ran out of memory while they were timed
+    assumed: str = ""  # the GPUs that are not here, for which times and memory are foretold
 
     def recipe_of(self, arm: Arm) -> Recipe:
         """What an arm is trained under."""
@@ -164,6 +167,13 @@ class Plan:
             return 1 if affordable > 1 / 20 else 0
         most = max(1, _TIMED_TOKENS[self.settings.device] // self.recipe.model.seq_len)
         return min(int(affordable), self.recipe.train.of_rank(self.settings.ranks).rows, most)
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Hours of all its GPUs together, until the last run ends; None without GPUs or times."""
+        if self.settings.device == "cpu" or self.seconds is None:
+            return None
+        return self.seconds / 3600 * len(set(self.devices))
 
     @property
     def seconds(self) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records import doubts
+from attnres_cli.records.assumed import LEAST, MOST, terms
 from attnres_cli.records.comparison_terms import Given, settings_text
 from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan, n_tokens, smaller_step
 from attnres_cli.records.search_records import Search
@@ -180,7 +181,7 @@ def _document(plan: Plan, title: str) -> dict[str, Any]:
             {"variant": variant, "seed": seed, "step": step}
             for (_, variant, seed, *_), step in plan.begun.items()
         ],
-        **picked(plan, "flops kept_bytes checkpoint_bytes seconds core_share"),
+        **picked(plan, "flops kept_bytes checkpoint_bytes seconds gpu_hours assumed core_share"),
     }
 
 
@@ -251,6 +252,12 @@ def going_on(plan: Plan) -> list[str]:
 
 
 def _prediction(plan: Plan) -> str:
+    if plan.assumed and plan.seconds is not None:
+        return (
+            f"predicted for {plan.assumed}, by arithmetic: {duration(plan.seconds)}, "
+            f"{plan.gpu_hours:,.3g} GPU hours. {terms()} Steps on an H100 and an H200 took "
+            f"{LEAST} to {MOST} times what this says"
+        )
     if plan.timed_sequences == 0:
         return f"no predicted time: on {plan.settings.device} one sequence alone takes too long"
     if plan.no_room:

@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from attnres_cli.errors import DeviceError, UsageError, unknown
 from attnres_cli.nn.depthmix.engines import NAMES, has_triton, interprets_triton
 from attnres_cli.nn.measure import cpu_name
 from attnres_cli.records import machine
+from attnres_cli.records.assumed import Gpus
 from attnres_cli.records.run import Settings
 from attnres_cli.train import group
 
@@ -39,8 +41,31 @@ _COMPILER = {"cpu": "a C++ compiler (g++)", "cuda": "Triton"}
 """What torch.compile needs, by the device's kind."""
 
 
+_assumed: Gpus | None = None
+
+
+@contextlib.contextmanager
+def assuming(gpus: Gpus | None) -> Iterator[None]:
+    """Inside, plans are made for these GPUs as if they were here; None: for what is here."""
+    global _assumed
+    before, _assumed = _assumed, gpus
+    try:
+        yield
+    finally:
+        _assumed = before
+
+
+def assumed() -> Gpus | None:
+    """The GPUs that plans are made for though they are not here."""
+    return _assumed
+
+
 def devices(text: str) -> list[str]:
-    """The devices that `auto`, `cpu`, `cuda` or `cuda:1` stand for, as torch names them."""
+    """The devices that `auto`, `cpu`, `cuda` or `cuda:1` stand for, as torch names them.
+    Where GPUs are assumed, these.
+    """
+    if _assumed is not None:
+        return [f"cuda:{index}" for index in range(_assumed.n)]
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     every = [f"cuda:{index}" for index in range(count)]
     if text == "auto":
@@ -81,19 +106,23 @@ def settings(
         wish = "off"
     precision = recipe.train.precision
     if precision == "auto":
-        precision = "bf16" if kind == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        has_bf16 = kind == "cuda" and (_assumed is not None or torch.cuda.is_bf16_supported())
+        precision = "bf16" if has_bf16 else "fp32"
     if wish == "auto":
         pays = run_flops >= _COMPILE_PAYS_FROM[kind]
         wish = {"compile": "on", "eager": "off"}.get(engine, "on" if pays else "off")
     compiled = wish == "on"
-    if compiled and not _has_compiler(kind):
+    if compiled and _assumed is None and not _has_compiler(kind):
         text = f"training is not compiled: {_COMPILER[kind]} is not installed"
         warnings.warn(text, stacklevel=2)
         compiled = False
     if engine == "auto":
         engine = "triton" if kind == "cuda" and has_triton() else "eager"
         engine = "compile" if compiled and engine == "eager" else engine
-    name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu_name()
+    if _assumed is not None:
+        name = _assumed.name
+    else:
+        name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu_name()
     return Settings(kind, name, precision, compiled, threads, engine, way)
 
 
@@ -197,6 +226,8 @@ def memory_there(device: str) -> tuple[int | None, str]:
     """Bytes that all runs on a device have together, None where the system does not tell; in words
     whose they are: `this machine has 16.8 GB`. Of a GPU, what other processes leave of it.
     """
+    if _assumed is not None:
+        return _assumed.memory, f"an assumed {_assumed.name} has {_assumed.memory / 1e9:,.1f} GB"
     if torch.device(device).type == "cuda":
         free, whole = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device)
