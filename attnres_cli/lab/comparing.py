@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from attnres_cli.config.as_typed import differing, settings
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data.sources import load
+from attnres_cli.data.sources import Unread, load, unread
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import by_design, carried, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
@@ -266,12 +266,20 @@ def _held(
     return placed(same, asked)
 
 
+def _tokens(recipe: Recipe, watcher: Watcher) -> Tokens:
+    """What is trained on. For GPUs that are not here nothing is fetched from a hub."""
+    if computing.assumed() is None or recipe.data.source != "huggingface":
+        return load(recipe)
+    watcher.note(f"data.path {recipe.data.path} is not read: GPUs are assumed, nothing is trained")
+    return unread(recipe)
+
+
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     """A comparison under one recipe; loads its data, and tells what is not as it was typed."""
     if (margin := request.margin or recipe.margin) is not None:
         slope = stated(recipe)
         nats(margin, slope.value if slope else None)  # refused before anything is trained
-    tokens, place = load(recipe), request.place
+    tokens, place = _tokens(recipe, watcher), request.place
     held = Store.existing(place.study)
     records = held.runs(curves=False) if held else []
     recipe = _held(grid.named(recipe), held, records, place, watcher)
@@ -288,7 +296,8 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     def planned(before: Sequence[RunRecord]) -> Plan:
         on = (place.device, place.workers, place.engine, grid.threads_of(before))
         plan = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
-        return by_design.by_design(replace(plan, data=tokens.description))
+        facts = None if isinstance(tokens, Unread) else tokens.description
+        return by_design.by_design(replace(plan, data=facts))
 
     mine = {(spec.identity[:2], spec.code.digest) for spec in planned([]).specs}
     on_data = [run for run in records if run.fingerprint == tokens.fingerprint]
