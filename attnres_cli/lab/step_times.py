@@ -67,8 +67,8 @@ def timed(
         for arm in plan.arms
     ]
     share = share if plan.settings.device == "cpu" else plan.core_share  # on a GPU this one waits
-    no_room = tuple(dict.fromkeys(arms[key].variant for key in found if found[key] is None))
-    return replace(plan, arms=tuple(known), core_share=share, no_room=no_room)
+    lacking = [arm.variant for key, arm in arms.items() if found.get(key, ()) is None]
+    return replace(plan, arms=tuple(known), core_share=share, no_room=tuple(dict.fromkeys(lacking)))
 
 
 def _foretold(arm: Arm, plan: Plan) -> Arm:
