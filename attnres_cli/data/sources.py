@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from attnres_cli.config.recipe import Data, Recipe
 from attnres_cli.data import (
     documents,
@@ -43,17 +41,6 @@ def load(recipe: Recipe) -> Tokens:
         unit, _REMEDY.get(config.source, "")
     )
     return replace(tokens, split="; ".join(filter(None, (tokens.split, found))))
-
-
-class Unread(Streams):
-    """Tokens of which nothing is known but the vocabulary: enough to count a step."""
-
-
-def unread(recipe: Recipe) -> Unread:
-    """In place of a recipe's text, which is not loaded. Raises DataError for its tokenizer."""
-    nothing = np.zeros(0, dtype=np.int64)
-    size = tokenizers.vocab_size(recipe.data.tokenizer)
-    return Unread(recipe.data.source, nothing, nothing, "0" * 16, size)
 
 
 def _texts(config: Data) -> Streams:

@@ -17,11 +17,6 @@ from attnres_cli.errors import DataError, required, unknown
 from attnres_cli.files import path_of, read_text
 
 _TIKTOKEN = "tiktoken:"
-_VOCABULARIES = {
-    "tiktoken:gpt2": 50_257,
-    "tiktoken:cl100k_base": 100_277,
-    "tiktoken:o200k_base": 200_019,
-}
 _MOST_BYTES = 2**28  # of a tokenizer's file; those of 250,000 tokens have 2**24
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|eos|>", "<eos>", "</s>")  # of a text, by family
 NOTHING = "none"
@@ -42,13 +37,6 @@ class Tokenizer:
 def of(name: str | None) -> Tokenizer:
     """The tokenizer of that name, bytes for None. Raises DataError where there is none such."""
     return _BYTES if name is None or name == "bytes" else _open(name)
-
-
-def vocab_size(name: str | None) -> int:
-    """The size of a tokenizer's vocabulary, without a download where it is well known. Raises
-    DataError as `of`.
-    """
-    return _VOCABULARIES.get(name or "") or of(name).vocab_size
 
 
 def streams(

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from attnres_cli.config.as_typed import differing, settings
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data.sources import Unread, load, unread
+from attnres_cli.data.sources import load
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import by_design, carried, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.study_view import Held
+from attnres_cli.lab.unread import Unread, unread
 from attnres_cli.lab.until_decided import Growing, Until, foreseen
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
