@@ -117,16 +117,21 @@ def test_what_cannot_fit_an_assumed_gpu_is_refused_and_so_is_training_on_it(here
     assert "an assumed NVIDIA GeForce RTX 4090 has 24.0 GB: not one sequence" in said
 
 
+@pytest.mark.parametrize(
+    ("recipe", "gpu", "millions"),
+    [
+        ("gpu-30m", "4090", 30),
+        pytest.param("gpt2-124m", "4090", 124, marks=pytest.mark.slow),
+        pytest.param("gpt2-350m", "h100", 354, marks=pytest.mark.slow),
+    ],
+)
 def test_recipes_for_gpus_are_planned_without_their_data_and_fit_where_they_say(
-    here: Path, attnres
+    recipe: str, gpu: str, millions: int, here: Path, attnres
 ):
-    for recipe, gpu, millions in (
-        ("gpu-30m", "4090", 30), ("gpt2-124m", "4090", 124), ("gpt2-350m", "h100", 354),
-    ):  # fmt: skip
-        typed = ("ablate", "standard", "--recipe", recipe, "--seeds", "1", "--assume", gpu)
-        found = attnres.json(*typed, "--dry-run")
-        (arm,), tokens = found["arms"], load(recipe).train.tokens
-        assert round(arm["n_params"] / 1e6) == millions
-        assert 18 < tokens / arm["n_params"] < 22
-        assert found["data"] is None
-        assert found["gpu_hours"] > 0
+    typed = ("ablate", "standard", "--recipe", recipe, "--seeds", "1", "--assume", gpu)
+    found = attnres.json(*typed, "--dry-run")
+    (arm,), tokens = found["arms"], load(recipe).train.tokens
+    assert round(arm["n_params"] / 1e6) == millions
+    assert 18 < tokens / arm["n_params"] < 22
+    assert found["data"] is None
+    assert found["gpu_hours"] > 0
