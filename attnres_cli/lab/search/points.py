@@ -72,10 +72,11 @@ class Point:
     @property
     def rate(self) -> float:
         """The learning rate: its own, or the recipe's at another width, as 1 / d_model (muP's rule
-        for hidden matrices under Adam, Yang et al. 2022, arXiv 2203.03466), to three digits.
+        for hidden matrices under Adam, Yang et al. 2022, arXiv 2203.03466), to three digits; the
+        recipe's where its `optim.transfer` carries it over to every shape.
         """
         base, d_model = self.base, self.trunk.d_model
-        if self.lr is not None or d_model == base.model.d_model:
+        if self.lr is not None or d_model == base.model.d_model or base.optim.base is not None:
             return base.optim.lr if self.lr is None else self.lr
         return float(f"{base.optim.lr * base.model.d_model / d_model:.3g}")
 
@@ -107,6 +108,11 @@ def lr_rule(space: Space, recipe: Recipe) -> str:
     """Where the learning rates of a search come from, in words."""
     if "lr" in space.trunk:
         return f"searched, lr={space.trunk['lr'].text}, the same range at every width"
+    if (base := recipe.optim.base) is not None:
+        return (
+            f"{recipe.optim.lr:g} at width {base.d_model} and {base.n_layers} layers, carried over "
+            f"to each shape by {recipe.optim.transfer}"
+        )
     return (
         f"{recipe.optim.lr:g} x {recipe.model.d_model} / d_model, the recipe's scaled with the "
         "width (muP); not tuned for each shape"
