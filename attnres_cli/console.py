@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -131,6 +132,20 @@ def told_if_slow(words: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+class Progress:
+    """`note`, every so often, how many bytes are done of something that takes long."""
+
+    def __init__(self, words: str) -> None:
+        self._words, self._done, self._next = words, 0, time.monotonic() + _LONG_S
+
+    def add(self, n_bytes: int) -> None:
+        """So many more are done."""
+        self._done += n_bytes
+        if time.monotonic() > self._next:
+            note(f"{self._words}: {self._done / 1e6:,.0f} MB")
+            self._next = time.monotonic() + _LONG_S
 
 
 def warn(message: str) -> None:

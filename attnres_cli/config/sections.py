@@ -96,7 +96,9 @@ TEXTS = ("stdlib", "text", "huggingface")
 
 READ_BY: Readers = {
     "stdlib": ("tokenizer", "edition"),
-    "text": ("path", "val_path", "tokenizer", "separator", "deduplicate"),
+    "text": (
+        "path", "val_path", "tokenizer", "separator", "deduplicate", "column", "split", "val_split",
+    ),
     "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
     "llmc": ("path", "val_path", "vocab_size"),
     "npy": ("path", "val_path", "vocab_size"),
@@ -123,9 +125,9 @@ class Data(Section):
     """Where tokens come from.
 
     stdlib: the source of the running Python, in edition 2 without files that programs wrote. text:
-    a file or folder. nanogpt, llmc, npy: token files, a folder of them or a pattern such as
-    shards/*.bin. huggingface: a dataset by name or saved to disk. pointers, permutations, recall:
-    tasks that are generated (data/synthetic.py).
+    a file or folder, of texts or of rows with a column of text. nanogpt, llmc, npy: token files, a
+    folder of them or a pattern such as shards/*.bin. huggingface: a dataset by name or saved to
+    disk. pointers, permutations, recall: tasks that are generated (data/synthetic.py).
     """
 
     source: Literal[

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import itertools
+import mmap
 import os
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from attnres_cli.console import harmless
+from attnres_cli.data import spool
+from attnres_cli.data.containers import JSON, REMEDIES, TEXT, File, recognized
+from attnres_cli.data.spool import Document as Document
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of
 
@@ -20,14 +26,8 @@ _HEAD = 8000  # bytes in which a NUL tells that a file is no text, as git has it
 _CONTROLS = bytes({*range(32), 127} - {*b"\a\b\t\n\v\f\r\x1b"})
 _MOST_CONTROLS = 0.01  # of a text that is not UTF-8; of compressed data they are a tenth
 _NAMED = 5  # files in a line
-
-
-@dataclass(frozen=True)
-class Document:
-    """A file's name within its source, and its bytes, which may lie on a disk."""
-
-    name: str
-    content: bytes | memoryview
+_IN_MEMORY = 2**26  # bytes of a text up to which it is not mapped
+_PIECE = 2**20
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,19 @@ class Texts:
     remarks: tuple[str, ...] = ()
 
 
-def of_path(given: str | Path | None, key: str = "data.path", but: Path | None = None) -> Texts:
-    """The file, or every visible file below the folder that is text and not `but`. Raises
-    DataError, which calls the path `key`, where it cannot be read, or is no text.
+@dataclass(frozen=True)
+class Files:
+    """The visible files at a path that the recipe calls `key`, and symlinked folders below it."""
+
+    key: str
+    path: Path
+    files: tuple[File, ...]
+    links: tuple[str, ...] = ()
+
+
+def files_of(given: str | Path | None, key: str = "data.path", but: Path | None = None) -> Files:
+    """The file, or every visible file below the folder, and not `but`. Raises DataError, which
+    calls the path `key`, where it cannot be read.
     """
     if given is None:
         raise DataError("data.source text needs a file or folder: --set data.path=FILE_OR_FOLDER")
@@ -50,22 +60,67 @@ def of_path(given: str | Path | None, key: str = "data.path", but: Path | None =
             raise DataError(f"{key} {path} does not exist: --set {key}=FILE_OR_FOLDER")
         if not (path.is_dir() or path.is_file()):
             raise DataError(f"{key} {path} is no file or folder")
+        if not path.is_dir():
+            return Files(key, path, (recognized(path.name, path),))
         links: list[str] = []
-        is_one = not path.is_dir()
-        one = [Document(path.name, path.read_bytes())] if is_one else []
-        found = one or _folder(path, but, links)
+        paths = _folder(path, but, links)
+        named = [(each.relative_to(path).as_posix(), each) for each in paths]
+        return Files(key, path, tuple(recognized(*each) for each in named), tuple(links))
     except OSError as error:
         raise DataError(f"{key} {path} cannot be read: {error.strerror}") from error
-    kinds = [(encoding(bytes(each.content)), each) for each in found if each.content]
-    of = {kind: [each for its, each in kinds if its == kind] for kind in _SAID}
-    remarks = tuple(f"{said}: {_names(of[kind])}" for kind, said in _SAID.items() if of[kind])
-    if links:
-        remarks = (*remarks, f"symlinked folders followed: {_listed(links)}")
-    texts = [document for kind, document in kinds if kind in (UTF_8, OTHER)]
-    if not texts:
-        why = "; ".join(remarks) or "no file in it that is neither hidden nor empty"
-        raise DataError(f"{key} {path} holds no text: {why}")
-    return Texts(texts, remarks or ("all UTF-8",))
+
+
+def of_path(given: str | Path | None, key: str = "data.path", but: Path | None = None) -> Texts:
+    """The texts of `files_of`. Raises DataError where there is none, too."""
+    return texts(files_of(given, key, but))
+
+
+def texts(found: Files) -> Texts:
+    """The files that are text as they stand, and remarks on the others."""
+    try:
+        every = [Document(file.name, _content(file)) for file in found.files if is_plain(file)]
+    except OSError as error:
+        raise DataError(f"{found.key} {found.path} cannot be read: {error.strerror}") from error
+    kinds = [(encoding(each.content), each.name) for each in every if len(each.content)]
+    of = {kind: [name for its, name in kinds if its == kind] for kind in _SAID}
+    remarks = [f"{said}: {listed(of[kind])}" for kind, said in _SAID.items() if of[kind]]
+    remarks += _left_out([file for file in found.files if not is_plain(file)])
+    if found.links:
+        remarks.append(f"symlinked folders followed: {listed(found.links)}")
+    kept = {name for kind, name in kinds if kind in (UTF_8, OTHER)}
+    if not kept:
+        empty = "it is empty" if found.path.is_file() else "no file in it is visible and not empty"
+        raise DataError(f"{found.key} {found.path} holds no text: {'; '.join(remarks) or empty}")
+    return Texts([d for d in every if d.name in kept], tuple(remarks) or ("all UTF-8",))
+
+
+def is_plain(file: File) -> bool:
+    """Whether a file is a text as it stands. In a folder of texts, JSON is one too."""
+    return file.kind in (TEXT, JSON)
+
+
+def _left_out(files: list[File]) -> list[str]:
+    """A remark on containers of each kind."""
+    kinds = dict.fromkeys(file.kind for file in files)
+    of = {kind: [file.name for file in files if file.kind == kind] for kind in kinds}
+    rows = "rows of text are read if data.path names the file"
+    return [
+        f"left out, as {kind} ({REMEDIES.get(kind, rows)}): {listed(of[kind])}" for kind in kinds
+    ]
+
+
+def _content(file: File) -> bytes | memoryview:
+    """Of a small file in memory; a large one is mapped, unpacked before if need be."""
+    if not file.packing and file.path.stat().st_size <= _IN_MEMORY:
+        return file.path.read_bytes()
+    with file.opened() as stream:
+        if not file.packing:
+            return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        start = stream.read(_IN_MEMORY + 1)
+        if len(start) <= _IN_MEMORY:
+            return start
+        rest = iter(lambda: stream.read(_PIECE), b"")
+        return spool.mapped(itertools.chain([start], rest))[0]
 
 
 UTF_8, UTF_16, OTHER, NO_TEXT = "utf-8", "utf-16", "other", "none"
@@ -77,37 +132,35 @@ _SAID = {
 }
 
 
-def encoding(content: bytes) -> str:
+def encoding(content: bytes | memoryview) -> str:
     """Of a file. NO_TEXT has a NUL among its first 8000 bytes, or is not UTF-8 and more than one
     byte in a hundred is a control character. A last character that is cut off does no harm.
     """
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    head = bytes(content[:_HEAD])
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return UTF_16
-    if b"\0" in content[:_HEAD]:
+    if b"\0" in head:
         return NO_TEXT
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for start in range(0, len(content), 2**20):
-            decoder.decode(content[start : start + 2**20])
+        for start in range(0, len(content), _PIECE):
+            decoder.decode(content[start : start + _PIECE])
     except UnicodeDecodeError:
-        controls = len(content) - len(content.translate(None, _CONTROLS))
+        pieces = (bytes(content[at : at + _PIECE]) for at in range(0, len(content), _PIECE))
+        controls = sum(len(piece) - len(piece.translate(None, _CONTROLS)) for piece in pieces)
         return NO_TEXT if controls > _MOST_CONTROLS * len(content) else OTHER
     return UTF_8
 
 
-def _names(documents: list[Document]) -> str:
+def listed(every: Sequence[str]) -> str:
     """`a, b`; of more than a few how many more; on one line, whatever they are called."""
-    return _listed([document.name for document in documents])
-
-
-def _listed(every: list[str]) -> str:
     names = [harmless(name).replace("\n", r"\n") for name in every[:_NAMED]]
     more = len(every) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def _folder(root: Path, but: Path | None, links: list[str]) -> list[Document]:
-    """Its documents. Names of symlinked folders below it are added to `links`."""
+def _folder(root: Path, but: Path | None, links: list[str]) -> list[Path]:
+    """Its files. Names of symlinked folders below it are added to `links`."""
     found = []
     above: dict[Path, frozenset[Path]] = {}  # real folders on the way to each folder
     walk = os.walk(root, onerror=_refuse, followlinks=True)  # rglob passes errors over
@@ -120,8 +173,7 @@ def _folder(root: Path, but: Path | None, links: list[str]) -> list[Document]:
         inside = [here / name for name in subfolders]
         links += [path.relative_to(root).as_posix() for path in inside if path.is_symlink()]
         found += [here / name for name in files if name[0] != "."]
-    paths = sorted(path for path in found if path.is_file() and path.resolve() != but)
-    return [Document(path.relative_to(root).as_posix(), path.read_bytes()) for path in paths]
+    return sorted(path for path in found if path.is_file() and path.resolve() != but)
 
 
 def _refuse(error: OSError) -> NoReturn:
@@ -203,8 +255,8 @@ def rule(train: list[Document], val: list[Document], val_fraction: float, what: 
         return f"the last {share} of the one {what} validates"
     if len(cut) == 1:
         return (
-            f"the end of {_names(cut)}, {share} of all bytes, validates: it is nearly all of "
-            f"{len(train)} {what}s"
+            f"the end of {listed([cut[0].name])}, {share} of all bytes, validates: it is nearly "
+            f"all of {len(train)} {what}s"
         )
     return (
         f"the last {share} of each of {len(train)} {what}s validates: of whole {what}s one would "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from attnres_cli.config.recipe import Data, Recipe
 from attnres_cli.data import (
@@ -13,13 +12,13 @@ from attnres_cli.data import (
     overlap,
     stdlib,
     synthetic,
+    text,
     tokenfiles,
     tokenizers,
 )
 from attnres_cli.data.documents import Document, by_path, parts
+from attnres_cli.data.spool import Row
 from attnres_cli.data.tokens import Streams, Tokens
-from attnres_cli.errors import DataError
-from attnres_cli.files import path_of
 
 _REMEDY = {
     "stdlib": ", --set data.edition=2",
@@ -44,12 +43,20 @@ def load(recipe: Recipe) -> Tokens:
 
 
 def _texts(config: Data) -> Streams:
-    """Documents, split whole, as bytes or by the tokenizer."""
-    train, val, split, remarks = _halves(config)
+    """Documents, split whole, as bytes or by the tokenizer. Those of rows are kept."""
+    found = text.found(config) if config.source == "text" else None
+    key = None if found is None else found.stamp(tokenizers.of(config.tokenizer).identity)
+    known = key and tokenizers.recalled(key)
+    if known:
+        return known
+    train, val, split, remarks = _halves(config, found)
     separator = tokenizers.NOTHING if config.source == "stdlib" else config.separator
-    tokens = tokenizers.streams(config.source, train, val, config.tokenizer, separator)
+    tokens = tokenizers.streams(config.source, train, val, config.tokenizer, separator, key)
     joined = tokenizers.between((train, val), config.tokenizer, separator)
-    return replace(tokens, split="; ".join(filter(None, (split, *remarks, joined))))
+    tokens = replace(tokens, split="; ".join(filter(None, (split, *remarks, joined))))
+    if key:
+        tokenizers.remember(key, tokens)
+    return tokens
 
 
 def halves(config: Data) -> tuple[list[Document], list[Document]]:
@@ -57,12 +64,14 @@ def halves(config: Data) -> tuple[list[Document], list[Document]]:
     return _halves(config)[:2]
 
 
-def _halves(config: Data) -> tuple[list[Document], list[Document], str, tuple[str, ...]]:
+def _halves(
+    config: Data, found: text.Found | None = None
+) -> tuple[list[Document], list[Document], str, tuple[str, ...]]:
     """The same, how they were parted in words, and remarks."""
     if config.source == "stdlib" and config.edition == 2:
         return *stdlib.halves(config.val_fraction), ()
-    train, val, remarks = _documents(config)
-    what = "row" if config.source == "huggingface" else "file"
+    train, val, remarks = _documents(config, found)
+    what = "row" if config.source == "huggingface" or isinstance(train[0], Row) else "file"
     if config.deduplicate:
         train, val, split = duplicates.without(by_path(train), val, config.val_fraction, what)
         return train, val, split, remarks
@@ -78,29 +87,12 @@ def _halves(config: Data) -> tuple[list[Document], list[Document], str, tuple[st
     return train, val, split, remarks
 
 
-def _documents(config: Data) -> tuple[list[Document], list[Document] | None, tuple[str, ...]]:
+def _documents(
+    config: Data, found: text.Found | None
+) -> tuple[list[Document], list[Document] | None, tuple[str, ...]]:
     """Those that train, or of which a part validates where there are none that do; remarks."""
     if config.source == "huggingface":
         return huggingface.documents(config)
     if config.source == "stdlib":
         return documents.standard_library(), None, ()
-    is_file = config.tokenizer is not None and config.tokenizer.endswith(".json")
-    tokenizer = path_of(str(config.tokenizer), "data.tokenizer").resolve() if is_file else None
-    train = documents.of_path(config.path, but=tokenizer)
-    if config.val_path is None:
-        return train.documents, None, train.remarks
-    val = documents.of_path(config.val_path, "data.val_path", tokenizer)
-    _refuse_nested(
-        path_of(str(config.path), "data.path"), path_of(config.val_path, "data.val_path")
-    )
-    return train.documents, val.documents, tuple(dict.fromkeys(train.remarks + val.remarks))
-
-
-def _refuse_nested(path: Path, val_path: Path) -> None:
-    """Raise DataError where a file below one of them lies below the other too."""
-    one, other = path.resolve(), val_path.resolve()
-    if one.is_relative_to(other) or other.is_relative_to(one):
-        raise DataError(
-            f"data.path {path} and data.val_path {val_path} share files: validation on what was "
-            "trained on says nothing; move the validation text beside, not below"
-        )
+    return (found or text.found(config)).documents()

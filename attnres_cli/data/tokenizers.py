@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
 
+from attnres_cli.console import Progress
 from attnres_cli.data import cache
 from attnres_cli.data.documents import Document
-from attnres_cli.data.tokens import Array, Streams, beginning, of_bytes
+from attnres_cli.data.tokens import Array, Streams, beginning, digest_of, of_bytes
 from attnres_cli.errors import DataError, required, unknown
 from attnres_cli.files import path_of, read_text
 
@@ -45,35 +47,56 @@ def streams(
     val: list[Document],
     tokenizer: str | None,
     separator: str | None = NOTHING,
+    key: str | None = None,
 ) -> Streams:
     """Both halves as tokens; bytes where tokenizer is None. Between documents stands the separator,
     by default (None) the tokenizer's token for the end of a text, or where it has none a newline
     where a document ends without one. What a text spells like a special token is text.
 
-    Tokens are kept on disk (cache.py) for the next process. A character that the cut through a
-    document divides is left out. Raises DataError where there is no such tokenizer, its package is
-    missing, or a document is no UTF-8.
+    Tokens are kept on disk (cache.py) for the next process, bytes too where there is a key for
+    them. A character that the cut through a document divides is left out. Raises DataError where
+    there is no such tokenizer, its package is missing, or a document is no UTF-8.
     """
     known, cut = of(tokenizer), {each.name for each in train} & {each.name for each in val}
     end = known.end if separator is None else None
     if end is None:
         train, val = separated(train, separator), separated(val, separator)
-    if known is _BYTES:
+    if known is _BYTES and key is None:
         return of_bytes(source, train, val)
-    key = _key(known, train, val, end)
+    key = key or _key(known, train, val, end)
     halves = cache.find(key, known.vocab_size)
     if halves is None:
-        halves = _encoded(known, train, cut, end), _encoded(known, val, cut, end)
-        cache.keep(key, known.vocab_size, halves)
-        halves = cache.find(key, known.vocab_size) or halves  # maps need less memory
+        cache.keep(key, known.vocab_size, [_pieces(known, each, cut, end) for each in (train, val)])
+        halves = cache.find(key, known.vocab_size) or (  # maps need less memory
+            _whole(_pieces(known, train, cut, end)),
+            _whole(_pieces(known, val, cut, end)),
+        )
+    seen = digest_of if known is _BYTES else partial(cache.fingerprint, known.vocab_size)
     return Streams(
         source,
         *halves,
-        fingerprint=cache.fingerprint(known.vocab_size, halves),
+        fingerprint=seen(halves),
         vocab_size=known.vocab_size,
         n_bytes=sum(len(document.content) for document in train + val),
         val_text=beginning(val),
     )
+
+
+def remember(key: str, tokens: Streams) -> None:
+    """Keep all but the tokens themselves, which `streams` has kept under the same key."""
+    text = (tokens.val_text or b"").decode("latin-1")
+    facts = (tokens.source, tokens.fingerprint, tokens.vocab_size, tokens.n_bytes, tokens.split)
+    cache.remember(key, [*facts, text])
+
+
+def recalled(key: str) -> Streams | None:
+    """The tokens of which everything is kept under a key."""
+    facts = cache.recalled(key)
+    halves = None if facts is None else cache.find(key, facts[2])
+    if halves is None:
+        return None
+    source, fingerprint, vocab_size, n_bytes, split, text = facts
+    return Streams(source, *halves, fingerprint, vocab_size, n_bytes, text.encode("latin-1"), split)
 
 
 def separated(documents: list[Document], separator: str | None) -> list[Document]:
@@ -81,12 +104,10 @@ def separated(documents: list[Document], separator: str | None) -> list[Document
     if separator == NOTHING:
         return documents
     found: list[Document] = []
+    gap = Document("", ("\n" if separator is None else separator).encode())  # one for all
     for document in documents:
-        last = bytes(found[-1].content[-1:]) if found else b"\n"
-        between = separator if found and separator else ""
-        if separator is None and last != b"\n":
-            between = "\n"
-        found += [Document("", between.encode())] if between else []
+        if found and gap.content and (separator or bytes(found[-1].content[-1:]) != b"\n"):
+            found.append(gap)
         found.append(document)
     return found
 
@@ -119,20 +140,32 @@ def _key(
     return digest.hexdigest()[:32]
 
 
-def _encoded(
+def _pieces(
     tokenizer: Tokenizer,
     documents: list[Document],
     cut: set[str],
     end: tuple[int, str] | None,
-) -> Array:
+) -> Iterator[Array]:
+    """The tokens of one document after the other, and what stands between them."""
+    if tokenizer is _BYTES:
+        yield from (np.frombuffer(each.content, np.uint8) for each in documents)
+        return
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    found, last = [np.zeros(0, dtype)], np.array(end[:1] if end else (), dtype)
+    last: Array = np.array(end[:1] if end else (), dtype)
+    progress = Progress("tokenizing")
     for start in range(0, len(documents), _AT_ONCE):
         some = documents[start : start + _AT_ONCE]
         texts = [_text(document, whole=document.name not in cut) for document in some]
-        for tokens in tokenizer.encode(texts):
-            found += [np.array(tokens, dtype=dtype), last]
-    return np.concatenate(found[:-1] or found)
+        for number, tokens in enumerate(tokenizer.encode(texts), start + 1):
+            yield np.array(tokens, dtype=dtype)
+            if number < len(documents):
+                yield last
+        progress.add(sum(len(document.content) for document in some))
+
+
+def _whole(pieces: Iterator[Array]) -> Array:
+    found = list(pieces)
+    return np.concatenate(found) if found else np.zeros(0, np.uint16)
 
 
 def _text(document: Document, *, whole: bool) -> str:

@@ -148,7 +148,7 @@ REFUSED = {
     "data={source: recall, degree: 3}": ("got source: recall", "--set data.source=permutations"),
     "data={source: pointers, pairs: 3}": ("got source: pointers", "--set data.source=recall"),
     "data={source: recall, vocab_size: 300}": ("source: recall", "--set data.source=nanogpt"),
-    "data={source: recall, column: text}": ("source: recall", "--set data.source=huggingface"),
+    "data={source: recall, column: text}": ("source: recall", "--set data.source=text"),
     "data={source: recall, tokenizer: a.json}": ("source: recall", "--set data.source=stdlib"),
     "data={source: recall, val_path: a}": ("got source: recall", "--set data.source=text"),
     "data={source: pointers, nodes: 1}": ("nodes",),

@@ -29,7 +29,7 @@ def equal(found: cache.Halves | None) -> bool:
 def test_cached_tokens_are_found_and_mapped_by_text_and_vocabulary():
     assert cache.find(KEY, 5000) is None
 
-    cache.keep(KEY, 5000, HALVES)
+    cache.keep(KEY, 5000, [[half] for half in HALVES])
 
     found = cache.find(KEY, 5000)
     assert equal(found)
@@ -41,7 +41,7 @@ def test_cached_tokens_are_found_and_mapped_by_text_and_vocabulary():
 
 
 def test_a_changed_or_truncated_file_or_a_pickle_is_not_used_and_made_again(kept_tokens: Path):
-    cache.keep(KEY, 5000, HALVES)
+    cache.keep(KEY, 5000, [[half] for half in HALVES])
     path = the_file(kept_tokens)
     whole = path.read_bytes()
     for at in (0, 1, 7, 70, 128, 2000, -1):
@@ -54,21 +54,21 @@ def test_a_changed_or_truncated_file_or_a_pickle_is_not_used_and_made_again(kept
     for content in (*cuts, pickle.dumps(HALVES)):
         path.write_bytes(content)
         assert cache.find(KEY, 5000) is None
-    cache.keep(KEY, 5000, HALVES)
+    cache.keep(KEY, 5000, [[half] for half in HALVES])
     assert equal(cache.find(KEY, 5000))
 
 
 def test_nothing_is_cached_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    cache.keep(KEY, 5000, HALVES)
+    cache.keep(KEY, 5000, [[half] for half in HALVES])
     assert cache.find(KEY, 5000) is None
 
 
 def _keep_and_find(_number: int) -> bool:
     """Run in a process of its own."""
     for _ in range(20):
-        cache.keep(KEY, 5000, HALVES)
+        cache.keep(KEY, 5000, [[half] for half in HALVES])
         if not equal(cache.find(KEY, 5000)):
             return False
     return True

@@ -90,7 +90,7 @@ BAD = {
     "source=npy path={}/nanogpt/val.bin": "is no .npy file",
     "source=pointers nodes=200": "--set model.seq_len=403",
     "source=stdlib tokenizer=word": "unknown tokenizer",
-    "source=text path={}/all.npy": "left out, as no text: all.npy",
+    "source=text path={}/all.npy": "all.npy is a NumPy array: --set data.source=npy",
 }
 
 
