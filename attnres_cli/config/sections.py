@@ -101,6 +101,7 @@ READ_BY: Readers = {
     ),
     "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
     "llmc": ("path", "val_path", "vocab_size"),
+    "megatron": ("path", "val_path", "vocab_size"),
     "npy": ("path", "val_path", "vocab_size"),
     "huggingface": (
         "path", "tokenizer", "separator", "subset", "split", "val_split", "column", "rows",
@@ -125,14 +126,14 @@ class Data(Section):
     """Where tokens come from.
 
     stdlib: the source of the running Python, in edition 2 without files that programs wrote. text:
-    a file or folder, of texts or of rows with a column of text. nanogpt, llmc, npy: token files, a
-    folder of them or a pattern such as shards/*.bin. huggingface: a dataset by name or saved to
-    disk. pointers, permutations, recall: tasks that are generated (data/synthetic.py).
+    a file or folder, of texts or of rows with a column of text. nanogpt, llmc, megatron, npy: token
+    files, a folder of them or a pattern such as shards/*.bin. huggingface: a dataset by name or
+    saved to disk. pointers, permutations, recall: tasks that are generated (data/synthetic.py).
     """
 
     source: Literal[
-        "stdlib", "text", "nanogpt", "llmc", "npy", "huggingface", "pointers", "permutations",
-        "recall",
+        "stdlib", "text", "nanogpt", "llmc", "megatron", "npy", "huggingface", "pointers",
+        "permutations", "recall",
     ] = "stdlib"  # fmt: skip
     edition: Annotated[int, Field(ge=1, le=2)] | None = None  # of stdlib; None: the first
     deduplicate: bool | None = None  # each document once, near-duplicates on one side

@@ -56,7 +56,9 @@ def _candidates(path: Path) -> Iterator[dict[str, Any]]:
     suffixes = {each.suffix for each in files}
     tokenizer = next((each for each in files if _vocabulary(each)), None)
     sizes = _VOCABULARIES if tokenizer is None else (_vocabulary(tokenizer),)
-    for suffix, source in ((".bin", "llmc"), (".bin", "nanogpt"), (".npy", "npy")):
+    is_indexed = any(each.with_suffix(".idx").exists() for each in files if each.suffix == ".bin")
+    of_bin = ("megatron",) if is_indexed else ("llmc", "nanogpt")
+    for suffix, source in (*((".bin", each) for each in of_bin), (".npy", "npy")):
         if suffix in suffixes:
             for size in sizes:
                 for dtype in (None, "uint32") if source == "nanogpt" else (None,):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,16 @@ def shard(path: Path, tokens: np.ndarray = COUNTING, dtype: str = "<u2", **head:
     header = np.zeros(256, dtype="<i4")
     header[:3] = list(({"magic": 20240520, "version": 1, "n_tokens": len(tokens)} | head).values())
     return written(path, header.tobytes() + tokens.astype(dtype).tobytes())
+
+
+def megatron(path: Path, tokens: np.ndarray = COUNTING, dtype: str = "<i4", code: int = 4) -> Path:
+    """A file as Megatron's preprocess_data.py writes it, of two documents, and its index."""
+    lengths = np.array([300, len(tokens) - 300], "<i4")
+    head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, 2, 3)
+    places = np.array([0, 300], "<i8") * np.dtype(dtype).itemsize
+    index = head + lengths.tobytes() + places.tobytes() + np.arange(3, dtype="<i8").tobytes()
+    written(path.with_suffix(".idx"), index)
+    return raw(path, tokens, dtype)
 
 
 def npy(path: Path, tokens: np.ndarray = COUNTING) -> Path:
@@ -288,3 +299,29 @@ def test_a_dtype_or_validation_path_that_does_not_fit_is_named_by_its_key(tmp_pa
     message = refusal("nanogpt", odd, dtype="uint32")
     assert "2002 bytes" in message
     assert "uint32" in message
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("u1", 1), ("<i4", 4), ("<i8", 5), ("<u2", 8)])
+def test_tokens_of_megatron_have_the_type_that_their_index_says(
+    tmp_path: Path, dtype: str, code: int
+):
+    counting = COUNTING % 200
+    tokens = load("megatron", megatron(tmp_path / "a.bin", counting, dtype, code))
+    assert [*tokens.train[0 : len(tokens.train)], *tokens.val[0:50]] == counting.tolist()
+    assert tokens.train[0:1].dtype == np.dtype(dtype)
+
+
+def test_megatrons_files_are_refused_without_their_index_or_as_another_format(tmp_path: Path):
+    path = megatron(tmp_path / "a.bin")
+    assert "--set data.source=megatron" in refusal("nanogpt", path)
+    cut(path, 3996)
+    assert "has 3996 bytes, a.idx says 1000 tokens of int32" in refusal("megatron", path)
+    megatron(path, dtype="<f8", code=6)
+    assert "type 6" in refusal("megatron", path)
+    for size, words in ((40, "truncated: a.idx"), (3, "beside it, a.idx")):
+        megatron(path)
+        cut(path.with_suffix(".idx"), size)
+
+        assert words in refusal("megatron", path)
+    path.with_suffix(".idx").unlink()
+    assert "needs an index of Megatron's version 1 beside it, a.idx" in refusal("megatron", path)
