@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -110,6 +111,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "my_text").mkdir()
     for number in range(3):
         (folder / "my_text" / f"{number}.txt").write_text("a text of my own, " * 3000)
+    stories = [json.dumps({"story": f"story {n}, " * 99, "by": "me"}) for n in range(200)]
+    (folder / "stories.jsonl").write_text("\n".join(stories))
     (folder / "capitals.jsonl").write_text(next(c for _, c in blocks("json") if "Rome" in c))
     (folder / "halved.py").write_text(next(c for page, c in blocks("python") if "Halved" in c))
     plan = next(c for _, c in blocks("yaml") if "hypothesis" in c)

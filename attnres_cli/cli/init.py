@@ -14,6 +14,9 @@ def init(
     output: str | None = typer.Option(
         None, help="Recipe to write. Default: NAME.yaml here, after the data.", metavar="FILE"
     ),
+    override: list[str] | None = typer.Option(
+        None, "--set", help="Change a key of its data: data.column=body. Repeatable."
+    ),
 ) -> None:
     """Write a commented recipe for your own data."""
     from attnres_cli.files import path_of, slug, write_new
@@ -27,7 +30,7 @@ def init(
         raise UsageError(f"{file} would lie among its own data: --output another folder's FILE")
     if file.exists():
         raise UsageError(f"{file} is there already: --output names another, or move it")
-    text = recipe_text(data, shlex.quote(str(file)))
+    text = recipe_text(data, shlex.quote(str(file)), override or ())
     write_new(file, text)
     for line in duplicates_noted(text):
         typer.echo(f"note: {line}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from attnres_cli.config.recipe import Data, Recipe
@@ -26,6 +27,8 @@ _REMEDY = {
 }
 """What to do if much of validation stands in training."""
 
+_SHOWN = 60  # characters of what trains
+
 
 def load(recipe: Recipe) -> Tokens:
     """The tokens that a recipe names; DataError where they cannot be read, or do not suffice."""
@@ -40,6 +43,17 @@ def load(recipe: Recipe) -> Tokens:
         unit, _REMEDY.get(config.source, "")
     )
     return replace(tokens, split="; ".join(filter(None, (tokens.split, found))))
+
+
+def beginning(config: Data, tokens: Tokens) -> str:
+    """The first 60 characters that train, as a JSON string, so that a person sees what they are;
+    empty where the recipe names no text of its own.
+    """
+    if config.source not in _REMEDY or config.source == "stdlib" or not isinstance(tokens, Streams):
+        return ""
+    first = tokens.train[0 : 4 * _SHOWN].tolist()
+    text = tokenizers.of(config.tokenizer).decode(first)
+    return json.dumps(text[:_SHOWN], ensure_ascii=False)
 
 
 def _texts(config: Data) -> Streams:

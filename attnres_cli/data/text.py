@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from attnres_cli.config.recipe import Data
-from attnres_cli.data import documents, rows
+from attnres_cli.data import columns, documents, rows
 from attnres_cli.data.documents import Document, Files
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of
@@ -99,6 +100,17 @@ def found(config: Data) -> Found:
             "holds plain text"
         )
     return Found(config, train, val, train_rows, val_rows)
+
+
+def likely_column(path: Path) -> str | None:
+    """The column that rows there have text in, if only one has and it is not the default."""
+    try:
+        held = rows.splits(documents.files_of(path), is_asked=False)
+        sizes = {} if held is None else columns.sizes(next(iter(held.by_name.values()))[0])
+    except DataError:
+        return None
+    texts = [name for name, size in sizes.items() if size]
+    return texts[0] if len(texts) == 1 and "text" not in sizes else None
 
 
 def _refuse_nested(train: Files, val: Files) -> None:

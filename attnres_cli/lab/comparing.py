@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from attnres_cli.config.as_typed import differing, settings
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data.sources import load
+from attnres_cli.data.sources import beginning, load
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import by_design, carried, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
@@ -297,8 +297,10 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     def planned(before: Sequence[RunRecord]) -> Plan:
         on = (place.device, place.workers, place.engine, grid.threads_of(before))
         plan = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
-        facts = None if isinstance(tokens, Unread) else tokens.description
-        return by_design.by_design(replace(plan, data=facts))
+        if isinstance(tokens, Unread):
+            return by_design.by_design(plan)
+        begins = beginning(recipe.data, tokens)
+        return by_design.by_design(replace(plan, data=tokens.description, beginning=begins))
 
     mine = {(spec.identity[:2], spec.code.digest) for spec in planned([]).specs}
     on_data = [run for run in records if run.fingerprint == tokens.fingerprint]

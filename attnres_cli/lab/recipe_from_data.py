@@ -5,15 +5,17 @@ recipe `quick`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnres_cli import __version__
+from attnres_cli.config.overrides import put
 from attnres_cli.config.recipe import Recipe, load, validate
 from attnres_cli.data import sources, tokenfiles
+from attnres_cli.data.text import likely_column
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.errors import DataError
+from attnres_cli.errors import DataError, RecipeError
 from attnres_cli.files import path_of, read_text
 from attnres_cli.records.doubts import MOST_EPOCHS, STANDS_IN_TRAINING
 from attnres_cli.records.plan import n_tokens
@@ -23,9 +25,9 @@ _VOCABULARIES = (None, 50_257, 2**16, 2**17, 2**18)  # None: as many as short fi
 _MOST_BYTES = 2**26  # of a file that may be a tokenizer
 
 
-def recipe_text(given: str, file: str) -> str:
-    """The YAML of a recipe on the data there, with comments, to be kept as `file`. Raises DataError
-    where nothing there can be trained on.
+def recipe_text(given: str, file: str, overrides: Sequence[str] = ()) -> str:
+    """The YAML of a recipe on the data there, with comments, to be kept as `file`. Overrides are of
+    section `data`. Raises DataError where nothing there can be trained on, RecipeError.
     """
     path = path_of(given, "the data", DataError).resolve()
     if not str(path).isprintable():
@@ -33,7 +35,8 @@ def recipe_text(given: str, file: str) -> str:
     if not path.exists():
         raise DataError(f"{given} does not exist: attnres init FILE_OR_FOLDER")
     reasons = []
-    for data in _candidates(path):
+    for found in _candidates(path):
+        data = _changed(found, overrides)
         try:
             recipe, tokens = _fitted(data)
         except DataError as error:
@@ -41,6 +44,16 @@ def recipe_text(given: str, file: str) -> str:
         else:
             return _text(recipe, tokens, data, file)
     raise reasons[0]
+
+
+def _changed(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The section with what --set says."""
+    values = {"data": {**data}}
+    for override in overrides:
+        put(values, override)
+    if set(values) != {"data"}:
+        raise RecipeError("attnres init takes --set data.KEY=VALUE only: change the recipe instead")
+    return values["data"]
 
 
 def duplicates_noted(text: str) -> list[str]:
@@ -63,7 +76,11 @@ def _candidates(path: Path) -> Iterator[dict[str, Any]]:
             for size in sizes:
                 for dtype in (None, "uint32") if source == "nanogpt" else (None,):
                     yield _set(source=source, path=str(path), vocab_size=size, dtype=dtype)
-    text = {"source": "text", "tokenizer": None if tokenizer is None else str(tokenizer)}
+    text = {
+        "source": "text",
+        "tokenizer": None if tokenizer is None else str(tokenizer),
+        "column": likely_column(path),
+    }
     train, val = tokenfiles.divided(files)
     if len(train) == len(val) == 1 and tokenizer not in (*train, *val):
         yield _set(**text, path=str(train[0]), val_path=str(val[0]))

@@ -9,6 +9,7 @@ from functools import partial
 from optuna.storages import RDBStorage
 
 from attnres_cli.config.as_typed import searched_name
+from attnres_cli.data.sources import beginning
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, memory
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
@@ -126,6 +127,7 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
     """What a search will try, and how long its first look takes at most."""
     search, tokens = request.search, [int(p.dimensions["tokens"]) for p in request.every]
     data, n_eval_tokens = request.tokens.description, request.recipe.train.eval_tokens
+    begins = beginning(request.recipe.data, request.tokens)
     n_shapes = plural(len({point.trunk for point in request.every}), "shape")
     told = [
         f"search {search.name}: recipe {search.recipe}, --budget {search.budget}",
@@ -140,6 +142,7 @@ def lines(request: Request, plan: Plan, step_s: TimeModel) -> list[str]:
     told += [
         f"objective {objectives}; first look on seed {search.first_seed}{_confirming(request)}",
         *of_data(data, request.recipe, tokens),
+        *([f"training text begins {begins}"] if begins else []),
         *(f"warning: {doubt}" for doubt in doubts.of(data, max(tokens), n_eval_tokens)),
         computing(plan),
         *filter(None, (plan.threads_by, plan.workers_by)),

@@ -80,6 +80,7 @@ class Plan:
     done: frozenset[Identity] = frozenset()
     terms: Terms = SHARED
     data: DataDescription | None = None  # None: nobody is told about it
+    beginning: str = ""  # of the text that trains, quoted; empty where that is not shown
     threads_by: str = ""  # threads of each run, and whose word that is
     workers_by: str = ""  # where memory, or a GPU's room, decided how many there are
     begun: Mapping[Identity, int] = field(default_factory=dict)  # steps that runs go on from

@@ -213,6 +213,7 @@ def _lines(plan: Plan) -> list[str]:
         f"{_runs(plan)}, {len(plan.missing)} to train; each {each}; {plan.flops:.3g} FLOPs in all",
         *going_on(plan),
         *(labels.of_data(plan.data, plan.recipe, tokens) if plan.data else []),
+        *begins(plan),
         computing(plan),
         *([plan.threads_by] if plan.threads_by else []),
         *([plan.workers_by] if plan.workers_by else []),
@@ -237,6 +238,11 @@ def doubts_of(plan: Plan) -> list[str]:
         return []
     tokens = max(n_tokens(plan.recipe_of(arm)) for arm in plan.arms)
     return doubts.of(plan.data, tokens, plan.recipe.train.eval_tokens)
+
+
+def begins(plan: Plan) -> list[str]:
+    """`training text begins "Once upon a time`, where it is a person's own."""
+    return [f"training text begins {plan.beginning}"] if plan.beginning else []
 
 
 def going_on(plan: Plan) -> list[str]:

@@ -22,7 +22,7 @@ from attnres_cli.console import detail, is_quiet, is_verbose, note, warn
 from attnres_cli.records import device_flops
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import Event, RunRecord, Settings
-from attnres_cli.report.plans import doubts_of, going_on, line_of, own_text, plan_of
+from attnres_cli.report.plans import begins, doubts_of, going_on, line_of, own_text, plan_of
 from attnres_cli.report.terminal import console, print_report
 from attnres_cli.verdict.numbers import duration, plural
 
@@ -238,7 +238,7 @@ class OnStderr:
             print_report(plan_of(plan, title), sys.stderr)
         if is_verbose() or is_quiet():
             return
-        for line in (line_of(plan, title), *going_on(plan)):
+        for line in (line_of(plan, title), *begins(plan), *going_on(plan)):
             note(line)
         for doubt in doubts_of(plan)[:_MOST_DOUBTS]:
             warn(doubt)

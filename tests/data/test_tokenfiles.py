@@ -321,7 +321,6 @@ def test_megatrons_files_are_refused_without_their_index_or_as_another_format(tm
     for size, words in ((40, "truncated: a.idx"), (3, "beside it, a.idx")):
         megatron(path)
         cut(path.with_suffix(".idx"), size)
-
         assert words in refusal("megatron", path)
     path.with_suffix(".idx").unlink()
     assert "needs an index of Megatron's version 1 beside it, a.idx" in refusal("megatron", path)

@@ -123,3 +123,45 @@ def test_a_mistake_is_one_line_and_writes_nothing(here, attnres):
         Path("a.txt").write_text(TEXT)
         assert words in attnres.refuses("init", *typed)
         assert [path.name for path in here.iterdir()] == ["a.txt"]
+
+
+def test_rows_are_read_from_the_only_column_of_text_or_the_one_named(folder: Path, attnres):
+    rows = [{"id": n, "body": f"{n} of my own, " * 20} for n in range(500)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "README.md").write_text("A page. " * 9)
+    assert begun(folder).data.column == "body"
+    rows = [row | {"lang": "en"} for row in rows]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    typed = ("init", folder.name, "--output", "my.yaml")
+    words = "has no column text, only id, body, lang: --set data.column=body"
+    assert words in attnres.refuses(*typed)
+    attnres.prints(*typed, "--set", "data.column=body")
+    assert load("my.yaml").data.column == "body"
+    other = (*typed[:-1], "other.yaml", "--set", "train.tokens=1")
+    assert "--set data.KEY=VALUE only" in attnres.refuses(*other)
+
+
+def test_an_empty_file_is_said_to_be_empty(here: Path, attnres):
+    Path("empty.txt").write_text("")
+    assert "holds no text: it is empty" in attnres.refuses("init", "empty.txt")
+
+
+def test_a_plan_shows_how_the_text_that_trains_begins(here: Path, attnres):
+    text = 'He said: "caf\u00e9"\n' + TEXT
+    rows = [json.dumps({"id": 7, "text": text}), json.dumps({"id": 8, "text": "b " + TEXT})]
+    Path("a.jsonl").write_text("\n".join(rows))
+    typed = [
+        "ablate",
+        "standard",
+        "--recipe",
+        "smoke",
+        "--seeds",
+        "1",
+        "--dry-run",
+        "--set",
+        "train.eval_tokens=1k",
+    ]
+    own = ["--set", "data.source=text", "--set", "data.path=a.jsonl"]
+    shown = json.dumps(text[:60], ensure_ascii=False)
+    assert f"training text begins {shown}" in " ".join(attnres.prints(*typed, *own).split())
+    assert "training text begins" not in attnres.prints(*typed)
