@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnres_cli.data import cache
 from attnres_cli.data.documents import Document
-from attnres_cli.data.duplicates import Hashes, hashes, joined, mixed
+from attnres_cli.data.duplicates import Hashes, distinct, hashes, joined, mixed
 from attnres_cli.data.tokens import Stream
 from attnres_cli.records.doubts import STANDS_IN_TRAINING
 
@@ -54,7 +54,7 @@ def shares(train: Stream, val: Stream) -> list[float]:
     """Share of validation tokens in stretches of each of LENGTHS or more that training has."""
     mine = np.concatenate(list(_pieces(val, _MOST_VAL, 0)))
     wanted = _by_length(mine)
-    known = [np.unique(each) for each in wanted]
+    known = [distinct(each) for each in wanted]
     seen = [np.zeros(len(each), bool) for each in known]
     tables = [np.zeros(_TABLE, bool) for _ in known]
     for table, each in zip(tables, known, strict=True):
@@ -79,25 +79,27 @@ def shares(train: Stream, val: Stream) -> list[float]:
 
 
 def _words(val: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """A table of the hashes of all eight bytes in a row that begin with a validation token."""
-    table = np.zeros(_TABLE, bool)
+    """A table of the hashes of all eight bytes in a row that begin with a validation token, at most
+    a quarter full: in a full one everything is likely, and compared.
+    """
+    table = np.zeros(max(_TABLE, 1 << (4 * len(val) - 1).bit_length()), bool)
     raw, size = val.view(np.uint8), val.itemsize
     for shift in range(0, _WORD, size):
-        table[_slots(raw[shift:])] = True
+        table[_slots(raw[shift:], len(table))] = True
     return table
 
 
-def _slots(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where in a table each eight bytes stand, one after the other."""
+def _slots(raw: NDArray[np.uint8], n: int) -> NDArray[np.int64]:
+    """Where in a table of n, a power of two, each eight bytes stand, one after the other."""
     words = np.frombuffer(raw[: len(raw) // _WORD * _WORD].tobytes(), np.uint64)
-    return (mixed(words.copy()) & np.uint64(_TABLE - 1)).astype(np.int64)
+    return (mixed(words.copy()) & np.uint64(n - 1)).astype(np.int64)
 
 
 def _likely(piece: NDArray[np.integer], words: NDArray[np.bool_]) -> Iterator[NDArray[np.integer]]:
     """The parts of a training piece that may share a stretch of 64 tokens with validation: each
     holds seven whole words in a row that validation has, counted from the piece's start.
     """
-    known = words[_slots(piece.view(np.uint8))]
+    known = words[_slots(piece.view(np.uint8), len(words))]
     ends = np.concatenate(([0], np.cumsum(known)))
     runs = np.flatnonzero(ends[_RUN:] - ends[:-_RUN] == _RUN)
     if not len(runs):
@@ -137,4 +139,4 @@ def _covered(starts: NDArray[np.bool_], n: int, length: int) -> NDArray[np.bool_
 def copies(documents: Sequence[Document]) -> int:
     """Number of documents that are exact copies of an earlier one."""
     found = (int.from_bytes(hashlib.sha256(d.content).digest()[:8], "big") for d in documents)
-    return len(documents) - len(np.unique(np.fromiter(found, np.uint64, len(documents))))
+    return len(documents) - len(distinct(np.fromiter(found, np.uint64, len(documents))))
