@@ -79,8 +79,8 @@ MEANINGS = {
     "optim.optimizer": "muon trains the matrices inside sublayers, and AdamW the rest.",
     "optim.lr": "Highest learning rate.",
     "optim.design_lr_scale": "Learning rate of what a design adds, as a multiple of lr.",
-    "optim.transfer": "How lr, tuned at `optim.base`, serves other sizes: mup for widths, completep "
-    "for depths too.",
+    "optim.transfer": "How lr, tuned at `optim.base`, serves other widths (mup), and depths too "
+    "(completep).",
     "optim.base": "The size at which lr was tuned: `{d_model: 64, n_layers: 4}`.",
     "optim.beta1": "AdamW's decay of the mean gradient.",
     "optim.beta2": "AdamW's decay of the mean square.",

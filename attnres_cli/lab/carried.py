@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from attnres_cli.config.arms import LR
@@ -85,20 +85,22 @@ def told(plan: Plan, losses: Losses) -> list[str]:
     """A line for each arm whose carried rate is not the best of the three at this size."""
     lines = []
     for arm in plan.arms:
-        means: Mapping[float, float] = {
-            plan.recipe_of(at).optim.lr: sum(
-                losses.get(plan.spec(at, seed).identity, math.nan) for seed in SEEDS
-            )
-            / len(SEEDS)
-            for at in _around(arm, plan)
-        }
-        own = plan.recipe_of(arm).optim.lr
-        best = min(means, key=lambda lr, of=means: math.inf if math.isnan(of[lr]) else of[lr])
-        if best != own and means[best] < means[own]:
-            gap = means[own] - means[best]
+        own, means = plan.recipe_of(arm).optim.lr, _means(arm, plan, losses)
+        best = min(means, key=lambda lr: means[lr], default=own)
+        if best != own and own in means:
             lines.append(
                 f"{arm.variant}: the rate carried over, {own:g}, is not the best of three at the "
-                f"largest size: {best:g} ends {gap:.4f} nats lower; without optim.transfer each "
-                "size is tuned by itself"
+                f"largest size: {best:g} ends {means[own] - means[best]:.4f} nats lower; without "
+                "optim.transfer each size is tuned by itself"
             )
     return lines
+
+
+def _means(arm: Arm, plan: Plan, losses: Losses) -> dict[float, float]:
+    """By rate the mean loss; none where a run has not ended, or diverged."""
+    found = {}
+    for at in _around(arm, plan):
+        known = [losses.get(plan.spec(at, seed).identity, math.nan) for seed in SEEDS]
+        if all(map(math.isfinite, known)):
+            found[plan.recipe_of(at).optim.lr] = sum(known) / len(known)
+    return found
