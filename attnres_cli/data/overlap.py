@@ -60,14 +60,15 @@ def shares(train: Stream, val: Stream) -> list[float]:
     for table, each in zip(tables, known, strict=True):
         table[each & np.uint64(_TABLE - 1)] = True  # sorts out nearly all that is not there
     words = _words(mine)
-    parts = (
-        part
-        for piece in _pieces(train, _MOST_TRAIN, LENGTHS[-1] - 1)
-        for part in _likely(piece.astype(mine.dtype, copy=False), words)
-    )
-    for part in parts:
-        for there, table, each, flags in zip(_by_length(part), tables, known, seen, strict=True):
-            maybe = there[table[there & np.uint64(_TABLE - 1)]]
+    for piece in _pieces(train, _MOST_TRAIN, LENGTHS[-1] - 1):
+        part, number = _likely(piece.astype(mine.dtype, copy=False), words)
+        if not len(part):
+            continue
+        whole = [number[: max(0, len(part) - n + 1)] == number[n - 1 :] for n in LENGTHS]
+        for there, is_whole, table, each, flags in zip(
+            _by_length(part), whole, tables, known, seen, strict=True
+        ):
+            maybe = there[is_whole & table[there & np.uint64(_TABLE - 1)]]
             if len(each) and len(maybe):
                 at = np.minimum(np.searchsorted(each, maybe), len(each) - 1)
                 flags[at[each[at] == maybe]] = True
@@ -95,20 +96,23 @@ def _slots(raw: NDArray[np.uint8], n: int) -> NDArray[np.int64]:
     return (mixed(words.copy()) & np.uint64(n - 1)).astype(np.int64)
 
 
-def _likely(piece: NDArray[np.integer], words: NDArray[np.bool_]) -> Iterator[NDArray[np.integer]]:
-    """The parts of a training piece that may share a stretch of 64 tokens with validation: each
-    holds seven whole words in a row that validation has, counted from the piece's start.
+def _likely(
+    piece: NDArray[np.integer], words: NDArray[np.bool_]
+) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """The parts of a training piece that may share a stretch of 64 tokens with validation, one
+    after the other, and the number of each token's part: each holds seven whole words in a row
+    that validation has, counted from the piece's start.
     """
     known = words[_slots(piece.view(np.uint8), len(words))]
-    ends = np.concatenate(([0], np.cumsum(known)))
-    runs = np.flatnonzero(ends[_RUN:] - ends[:-_RUN] == _RUN)
-    if not len(runs):
-        return
-    breaks = np.flatnonzero(np.diff(runs) > _RUN + 2) + 1
-    per_word = _WORD // piece.itemsize
-    for first in np.split(runs, breaks):
-        start, end = int(first[0]) - 1, int(first[-1]) + _RUN + 1
-        yield piece[max(0, start) * per_word : end * per_word]
+    so_far = np.concatenate(([0], np.cumsum(known)))
+    runs = np.flatnonzero(so_far[_RUN:] - so_far[:-_RUN] == _RUN)
+    breaks, per_word = np.diff(runs) > _RUN + 2, _WORD // piece.itemsize
+    starts = np.maximum(runs[np.append(True, breaks)[: len(runs)]] - 1, 0) * per_word
+    ends = (runs[np.append(breaks, True)[: len(runs)]] + _RUN + 1) * per_word
+    edges = np.zeros(len(piece) + 1, np.int8)  # parts do not touch: more than a word is between
+    edges[starts], edges[np.minimum(ends, len(piece))] = 1, -1
+    inside = np.cumsum(edges[:-1], dtype=np.int8) > 0
+    return piece[inside], np.cumsum(edges[:-1] > 0)[inside]
 
 
 def _by_length(tokens: NDArray[np.integer]) -> list[Hashes]:
