@@ -182,9 +182,9 @@ def _mean_by(rows: list[list[Any]], name: str, at: int, other: int) -> list[tupl
 
 def rate_table(rows: list[list[Any]]) -> Iterator[str]:
     """Losses by rate, and by how many steps of the grid the best one lies from the base's."""
-    rates = " ".join(f"{lr:.3g}" for lr in RATES)
+    rates = ", ".join(f"{lr:.3g}" for lr in RATES)
+    yield f"Mean losses at the rates {rates}; the best rate, and its move from the base's:\n"
     yield f"| design, transfer | {' | '.join(SIZES)} |"
-    yield f"| rates {rates} | {' | '.join('loss at each; best' for _ in SIZES)} |"
     yield "|---" * (1 + len(SIZES)) + "|"
     for spec, transfer in WAYS:
         cells, base = [], None

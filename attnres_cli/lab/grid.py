@@ -25,7 +25,6 @@ from attnres_cli.records.run import WAITS, RunRecord, Settings
 from attnres_cli.train import device as computing
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import newest_step
-from attnres_cli.train.optimizers import transfer_of
 from attnres_cli.verdict.numbers import plural
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
@@ -40,8 +39,7 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     arms: dict[str, Arm] = {}
     for spec in specs:
         typed, design = variant.parse(spec), sketch(spec, shape)
-        if (transferred := transfer_of(recipe)) is not None:
-            transfer.check(transferred, design, shape)
+        check_transfer(design, shape, recipe)
         admit(typed, shape, recipe.train.batch_size)
         name = str(typed.at_depth(shape.n_sublayers))
         arms.setdefault(name, Arm(name, *counted(design, shape), code=code_of(name)))
@@ -77,6 +75,12 @@ def sketch(spec: str, shape: Shape) -> Residual:
         design = variant.parse(spec).build(shape.d_model, shape.n_sublayers)
     check_open(design, shape)
     return design
+
+
+def check_transfer(design: Residual, shape: Shape, recipe: Recipe) -> None:
+    """Raise VariantError where a recipe transfers rates, and nothing says how to this design's."""
+    if recipe.optim.base is not None:
+        transfer.check(design, shape, over_depth=recipe.optim.transfer == "completep")
 
 
 def counted(design: Residual, shape: Shape) -> tuple[int, int]:

@@ -91,9 +91,9 @@ KEPT: tuple[Kept, ...] = (
     Kept("design", "ab23ed34849c", "0bab91adda30", "44ddcb69de8990630f0713d065b80af3990dc46a"),
     # rates may be transferred from a smaller model; a GPU's copies, products and attention are set,
     # from which nothing is published; rows of containers are documents
-    Kept("trunk", "c2c62e301c23", "235dc78d20d5", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("trunk", "c2c62e301c23", "ffac18bbe987", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("loop", "afebde607856", "31ed132189a2", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
-    Kept("data", "e02bcbb12026", "604f275e7790", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("data", "e02bcbb12026", "8b5b35862a78", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "0896f070351e", "f5d8b30ed70e", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "b1a4f7e7ce1d", "a2922c7b47a4", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "99f60ce30298", "ea37ac8b8e0d", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),

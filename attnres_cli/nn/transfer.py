@@ -80,7 +80,7 @@ def falls(residual: Residual, name: str) -> tuple[float, float]:
     return b, c
 
 
-def check(transfer: Transfer, residual: Residual, shape: Shape) -> None:
+def check(residual: Residual, shape: Shape, *, over_depth: bool) -> None:
     """Raise VariantError for a trunk or a design for which the table above says nothing."""
     if closed := sorted(set(shape.attentions) - {"softmax"}):
         raise VariantError(
@@ -92,7 +92,7 @@ def check(transfer: Transfer, residual: Residual, shape: Shape) -> None:
             "optim.transfer needs an embedding and a head of their own: "
             "--set model.tie_embeddings=off"
         )
-    if transfer.depth != 1 and residual.norms is Norms.PRE_AND_POST:
+    if over_depth and residual.norms is Norms.PRE_AND_POST:
         raise VariantError(
             f"{type(residual).__name__} normalizes what sublayers put out, which leaves no size to "
             "scale with the depth: --set optim.transfer=mup"

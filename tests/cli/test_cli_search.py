@@ -50,6 +50,14 @@ def test_a_dry_run_says_what_would_be_tried_and_trains_nothing(attnres: Attnres,
     assert list(folder.iterdir()) == []
 
 
+def test_a_rate_that_is_transferred_serves_every_shape(attnres: Attnres, folder: Path):
+    base = ["--set", "optim.transfer=completep", "--set", "optim.base={d_model: 32, n_layers: 2}"]
+    out = attnres.prints("search", "standard", *SMALL, *base, "--dry-run")
+    assert "0.02 at width 32 and 2 layers, carried over to each shape by completep" in out
+    told = attnres.refuses("search", "sandwich", *SMALL, *base)
+    assert "no size to scale with the depth: --set optim.transfer=mup" in told
+
+
 def test_a_search_trains_confirms_and_is_there_at_once_the_second_time(attnres: Attnres):
     arms = ["standard", "attnres:block_size=2"]
     command = ["search", *arms, *SMALL, "--confirm", "1", "--seeds", "5,6", "--format", "json"]

@@ -17,7 +17,7 @@ from attnres_cli.config.as_typed import searched_name
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab import match
-from attnres_cli.lab.grid import counted
+from attnres_cli.lab.grid import check_transfer, counted
 from attnres_cli.lab.search.budget import TOLERANCE, Budget
 from attnres_cli.lab.search.space import Space
 from attnres_cli.lab.search.trunk_grid import Trunk, shapes
@@ -215,6 +215,7 @@ class _Maker:
             try:
                 with torch.device("meta"):
                     design = typed.build(d_model, n_sublayers)
+                check_transfer(design, self.base, self.recipe)
                 self._designs[key] = str(typed.at_depth(n_sublayers)), design
             except VariantError as error:
                 self.refused = error
