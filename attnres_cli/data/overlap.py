@@ -112,7 +112,8 @@ def _likely(
     edges = np.zeros(len(piece) + 1, np.int8)  # parts do not touch: more than a word is between
     edges[starts], edges[np.minimum(ends, len(piece))] = 1, -1
     inside = np.cumsum(edges[:-1], dtype=np.int8) > 0
-    return piece[inside], np.cumsum(edges[:-1] > 0)[inside]
+    number: NDArray[np.int64] = np.cumsum(edges[:-1] > 0, dtype=np.int64)
+    return piece[inside], number[inside]
 
 
 def _by_length(tokens: NDArray[np.integer]) -> list[Hashes]:
