@@ -60,6 +60,7 @@ SLOW = (
     "ablate standard attnres:block_size={", "data.", "n_layers=", "micro_batch_size", "optimizer=",
     "ablate standard --seeds", "--tune-lr", "--match", "--dry-run", "--scaling", "--shape", SERVER,
     "my_variant --plugin", "attnres check", "search", "bench", "verify", "--plan", "evaluate",
+    "attnres doctor",
     "figures/run.pdf",
 )  # fmt: skip
 """Words of commands that take long: only `make test-all` runs them."""

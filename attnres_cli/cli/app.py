@@ -12,7 +12,18 @@ import warnings
 import typer
 
 from attnres_cli import __version__, console
-from attnres_cli.cli import ablate, bench, designs, evaluate, init, plan, report, runs, search
+from attnres_cli.cli import (
+    ablate,
+    bench,
+    designs,
+    doctor,
+    evaluate,
+    init,
+    plan,
+    report,
+    runs,
+    search,
+)
 from attnres_cli.config.address import without_passwords
 from attnres_cli.console import say, warn
 from attnres_cli.errors import BAD_INPUT, DONE, INTERRUPTED, AttnresError, UsageError
@@ -29,7 +40,7 @@ app = typer.Typer(
 
 for _command in (
     ablate.ablate, search.search, report.report, evaluate.evaluate, plan.plan, init.init,
-    designs.variants, designs.check, designs.recipes, runs.verify,
+    designs.variants, designs.check, designs.recipes, runs.verify, doctor.doctor,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(bench.app, name="bench", help=bench.HELP)

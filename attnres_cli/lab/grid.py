@@ -10,6 +10,7 @@ import torch
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError, VariantError
+from attnres_cli.lab import doctor
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.lab.workers.worker import Job
@@ -124,6 +125,8 @@ def make(
         room = allowed.n // threads if on_cpu else len(found)
         workers = min(room, len(arms) * len(seeds))
     on = settings(recipe, found[0], threads, engine)
+    if on.device == "cuda" and engine == "auto" and computing.assumed() is None:
+        on = doctor.sound(on, found[0])
     devices = tuple(found[i % len(found)] for i in range(workers))
     return Plan(recipe, arms, seeds, devices, on, fingerprint, threads_by=whose if on_cpu else "")
 

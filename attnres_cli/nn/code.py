@@ -92,7 +92,7 @@ KEPT: tuple[Kept, ...] = (
     # rates may be transferred from a smaller model; a GPU's copies, products and attention are set,
     # from which nothing is published; rows of containers are documents
     Kept("trunk", "c2c62e301c23", "ffac18bbe987", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
-    Kept("loop", "afebde607856", "31ed132189a2", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("loop", "afebde607856", "2654e6b3cf98", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("data", "e02bcbb12026", "00ba6714ade1", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "0896f070351e", "f5d8b30ed70e", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "b1a4f7e7ce1d", "a2922c7b47a4", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),

@@ -37,7 +37,7 @@ which nothing has checked.
 
 _STATUS = Path("/proc/self/status")
 
-_COMPILER = {"cpu": "a C++ compiler (g++)", "cuda": "Triton"}
+COMPILER = {"cpu": "a C++ compiler (g++)", "cuda": "Triton"}
 """What torch.compile needs, by the device's kind."""
 
 
@@ -112,8 +112,8 @@ def settings(
         pays = run_flops >= _COMPILE_PAYS_FROM[kind]
         wish = {"compile": "on", "eager": "off"}.get(engine, "on" if pays else "off")
     compiled = wish == "on"
-    if compiled and _assumed is None and not _has_compiler(kind):
-        text = f"training is not compiled: {_COMPILER[kind]} is not installed"
+    if compiled and _assumed is None and not has_compiler(kind):
+        text = f"training is not compiled: {COMPILER[kind]} is not installed"
         warnings.warn(text, stacklevel=2)
         compiled = False
     if engine == "auto":
@@ -194,9 +194,9 @@ def _check_engine(engine: str, kind: str, compile_wish: str) -> None:
             f"--engine {engine} is for training that is {what}, and train.compile is "
             f"{compile_wish}: --set train.compile={other}, or drop --engine"
         )
-    if engine == "compile" and not _has_compiler(kind):
+    if engine == "compile" and not has_compiler(kind):
         raise DeviceError(
-            f"--engine compile needs {_COMPILER[kind]}, which is not installed: install it, "
+            f"--engine compile needs {COMPILER[kind]}, which is not installed: install it, "
             "or drop --engine"
         )
     if engine == "triton" and not has_triton():
@@ -208,7 +208,8 @@ def _check_engine(engine: str, kind: str, compile_wish: str) -> None:
         )
 
 
-def _has_compiler(kind: str) -> bool:
+def has_compiler(kind: str) -> bool:
+    """Whether torch.compile finds what it needs for a kind of device."""
     if kind == "cuda":
         return has_triton()
     return shutil.which(os.environ.get("CXX", "g++")) is not None

@@ -1,0 +1,39 @@
+"""The command `attnres doctor`: whether this machine computes right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import typer
+
+from attnres_cli.cli import options
+from attnres_cli.console import note
+from attnres_cli.errors import SOME_FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examining:
+    """What is examined, and how it is printed."""
+
+    device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:N. Default: the first GPU.")
+    form: options.Format = options.PRINTED
+
+
+@options.takes(Examining)
+def doctor(asked: Examining) -> None:
+    """Check every engine and precision on this machine against plain torch.
+
+    The exit code is 3 where what attnres takes does not compute right.
+    """
+    from attnres_cli.lab import doctor as found
+    from attnres_cli.report.doctor import report_of
+    from attnres_cli.train.device import devices
+
+    device = devices(asked.device)[0]
+    ways, chosen = found.ways(device), found.chosen(device)
+    note(f"trying {len(ways)} ways to train on {device}; what is compiled takes a minute")
+    results = list(found.examine(ways))
+    facts = found.machine(device), found.problems(device)
+    options.show(report_of(*facts, results, chosen, found.DESIGNS), asked.form)
+    if any(one.wrong is not None and one.way in chosen for one in results):
+        raise typer.Exit(SOME_FAILED)
