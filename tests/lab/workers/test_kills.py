@@ -15,6 +15,7 @@ import grids
 import pytest
 from grids import KIMI, OFTEN, done, forked_by, lives, query, running, started, wait_until
 
+from attnres_cli.lab.workers.pool import prepare
 from attnres_cli.nn import residual
 
 ONE = ["ablate", "standard", "--seeds", "1", "--recipe", "smoke", "--workers", "1"]
@@ -104,6 +105,7 @@ def designs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     residual.registry()
     monkeypatch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))
     monkeypatch.setenv("ATTNRES_PLUGINS", "")
+    prepare()  # else workers would be copies of a process that has the designs of the first command
     file = tmp_path / "designs.py"
     classes = [DESIGN.format(name, name.title(), body) for name, body in DESIGNS.items()]
     file.write_text(IMPORTS + "".join(classes))
