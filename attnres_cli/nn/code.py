@@ -106,6 +106,8 @@ KEPT: tuple[Kept, ...] = (
     Kept("design", "9798b848b5d5", "80a9286dbb8c", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "fe2b62712695", "fc242c08c1ea", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "103d8018a3f6", "a942fca39bd8", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "a8aa4a6dddd8", "dd1ad2b09af5", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    Kept("design", "0bab91adda30", "768f51e2f61b", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
 )
 """All of them. A run of the one code and a run of the other are of the same code."""
 

@@ -29,7 +29,7 @@ WITH_VALUES = (
 )  # fmt: skip
 THAT_SAY_HOW_RATES_FALL = (
     "standard", "attnres", "dca", "delta", "denseformer", "frac", "gtrxl", "hc", "highway",
-    "laurel", "mhc", "mudd", "scaled",
+    "laurel", "mhc", "mudd", "scaled", "attnres+vres", "mudd:layers=2,window=2+resv",
 )  # fmt: skip
 NEWER = {
     "548715b30eb67e95b41ee0246d46cd62d3d7547a": NEWEST,
