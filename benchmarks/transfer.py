@@ -47,7 +47,7 @@ DESIGNS = {  # what each adds trains at so many times the rate, as it was tuned 
 }  # fmt: skip
 WAYS = [
     ("standard", "completep"), ("attnres", "completep"), ("standard", "none"),
-    *((spec, "completep") for spec in list(DESIGNS)[2:]), ("standard", "mup"),
+    ("attnres", "mup"), *((spec, "completep") for spec in list(DESIGNS)[2:]),
 ]  # fmt: skip
 """Designs and transfers, in the order in which they are trained."""
 

@@ -80,18 +80,25 @@ def falls(residual: Residual, name: str) -> tuple[float, float]:
     return b, c
 
 
-def check(residual: Residual, shape: Shape, *, over_depth: bool) -> None:
-    """Raise VariantError for a trunk or a design for which the table above says nothing."""
+def undefined(shape: Shape) -> str:
+    """Why the table above says nothing of a trunk, and what to type; empty where it does."""
     if closed := sorted(set(shape.attentions) - {"softmax"}):
-        raise VariantError(
+        return (
             f"optim.transfer is defined for model.attention=softmax, got {' and '.join(closed)}: "
             "--set optim.transfer=none"
         )
     if shape.tie_embeddings:
-        raise VariantError(
+        return (
             "optim.transfer needs an embedding and a head of their own: "
             "--set model.tie_embeddings=off"
         )
+    return ""
+
+
+def check(residual: Residual, shape: Shape, *, over_depth: bool) -> None:
+    """Raise VariantError for a trunk or a design for which the table above says nothing."""
+    if reason := undefined(shape):
+        raise VariantError(reason)
     if over_depth and residual.norms is Norms.PRE_AND_POST:
         raise VariantError(
             f"{type(residual).__name__} normalizes what sublayers put out, which leaves no size to "

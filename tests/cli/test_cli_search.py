@@ -43,7 +43,7 @@ def test_a_dry_run_says_what_would_be_tried_and_trains_nothing(attnres: Attnres,
 
     assert "2 shapes, the same for every design, each within 0.5% of the budget" in out
     assert "standard: 2 trials; grid: 2 points, no more than trials" in out
-    assert "learning rate: 0.02 x 32 / d_model, the recipe's scaled with the width (muP)" in out
+    assert "learning rate: 0.02 at width 32, carried over to other widths by mup" in out
     assert "predicted time" in out
     assert "memory of a training step, shallowest and deepest shapes: " in out
     assert "split: whole files validate, by the hashes of their names" in out

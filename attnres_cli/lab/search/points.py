@@ -10,11 +10,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from attnres_cli.config.as_typed import searched_name
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.sections import Base
 from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab import match
 from attnres_cli.lab.grid import check_transfer, counted
@@ -25,6 +27,7 @@ from attnres_cli.nn.model import n_params
 from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import Residual, Value
 from attnres_cli.nn.shape import Shape
+from attnres_cli.nn.transfer import undefined
 from attnres_cli.nn.variant import Variant, parse, write_value
 from attnres_cli.records.search_records import Value as Found
 
@@ -39,7 +42,7 @@ _LEAST_D_FF = 0.5  # of the trunk's: what a design may take from the MLPs at mos
 @dataclass(frozen=True, eq=False)
 class Point:
     """One feasible proposal; there is one object of each in a process. `options` are those that are
-    searched, as typed. `lr` is None where it follows from the width.
+    searched, as typed. `lr` is None where it is not searched.
     """
 
     trunk: Trunk
@@ -58,7 +61,7 @@ class Point:
         trunk, base = self.trunk, self.base
         sizes = {"n_layers": trunk.n_layers, "d_model": trunk.d_model, "n_heads": trunk.n_heads}
         model = base.model.model_copy(update={**sizes, "d_head": None, "d_ff": self.d_ff})
-        optim = base.optim.model_copy(update={"lr": self.rate})
+        optim = base.optim.model_copy(update=_rates(base, trunk.d_model) | {"lr": self.rate})
         parts = {"name": searched_name(base.name), "model": model, "optim": optim}
         if self.steps != base.steps:
             parts["train"] = base.train.model_copy(update={"tokens": self.tokens})
@@ -71,14 +74,9 @@ class Point:
 
     @property
     def rate(self) -> float:
-        """The learning rate: its own, or the recipe's at another width, as 1 / d_model (muP's rule
-        for hidden matrices under Adam, Yang et al. 2022, arXiv 2203.03466), to three digits; the
-        recipe's where its `optim.transfer` carries it over to every shape.
-        """
-        base, d_model = self.base, self.trunk.d_model
-        if self.lr is not None or d_model == base.model.d_model or base.optim.base is not None:
-            return base.optim.lr if self.lr is None else self.lr
-        return float(f"{base.optim.lr * base.model.d_model / d_model:.3g}")
+        """The learning rate: its own, or what the recipe's comes to."""
+        rates = {"lr": self.base.optim.lr} | _rates(self.base, self.trunk.d_model)
+        return float(rates["lr"]) if self.lr is None else self.lr
 
     @property
     def flops(self) -> float:
@@ -104,19 +102,27 @@ class Point:
         }
 
 
+def _rates(recipe: Recipe, d_model: int) -> dict[str, Any]:
+    """What another width than the recipe's changes of `optim`, where the recipe does not say it."""
+    if recipe.optim.base is not None or d_model == recipe.model.d_model:
+        return {}
+    if undefined(recipe.model.shape(vocab_size=1)):
+        return {"lr": float(f"{recipe.optim.lr * recipe.model.d_model / d_model:.3g}")}
+    size = Base(d_model=recipe.model.d_model, n_layers=recipe.model.n_layers)
+    return {"transfer": "mup", "base": size}
+
+
 def lr_rule(space: Space, recipe: Recipe) -> str:
     """Where the learning rates of a search come from, in words."""
+    lr, width = f"{recipe.optim.lr:g}", recipe.model.d_model
     if "lr" in space.trunk:
-        return f"searched, lr={space.trunk['lr'].text}, the same range at every width"
+        lr = f"searched, lr={space.trunk['lr'].text}"
+    elif undefined(recipe.model.shape(vocab_size=1)):
+        return f"{lr} x {width} / d_model; not tuned for each shape"
     if (base := recipe.optim.base) is not None:
-        return (
-            f"{recipe.optim.lr:g} at width {base.d_model} and {base.n_layers} layers, carried over "
-            f"to each shape by {recipe.optim.transfer}"
-        )
-    return (
-        f"{recipe.optim.lr:g} x {recipe.model.d_model} / d_model, the recipe's scaled with the "
-        "width (muP); not tuned for each shape"
-    )
+        at, by = f"width {base.d_model} and {base.n_layers} layers", recipe.optim.transfer
+        return f"{lr} at {at}, carried over to each shape by {by}"
+    return f"{lr} at width {width}, carried over to other widths by mup"
 
 
 def grid(

@@ -21,8 +21,10 @@ VOCAB = 256
 BOTH = ("standard", "attnres:block_size=4")
 
 
-def grid(asked: str, text: str = "", specs: tuple[str, ...] = BOTH) -> dict[str, list[Point]]:
-    typed, recipe = [variant.parse(spec) for spec in specs], load("quick")
+def grid(
+    asked: str, text: str = "", specs: tuple[str, ...] = BOTH, changes: tuple[str, ...] = ()
+) -> dict[str, list[Point]]:
+    typed, recipe = [variant.parse(spec) for spec in specs], load("quick", list(changes))
     found = points.grid(typed, space.parse(text, typed), budget.parse([asked], 1), recipe, VOCAB)
     return {str(spec): of_spec for spec, of_spec in found.items()}
 
@@ -152,13 +154,25 @@ def test_designs_that_are_the_same_at_a_depth_are_tried_once():
     assert [dict(p.options)["n_blocks"] for p in found] == [1, 2, 3, 6]
 
 
-def test_the_learning_rate_goes_down_as_the_width_goes_up_unless_it_is_searched():
+def test_the_recipes_rate_is_carried_over_to_other_widths_also_where_rates_are_searched():
     recipe = load("quick")
     (scaled,) = one("params=700k", "n_layers=4,n_heads=2")
     searched = one("params=700k", "n_layers=4,n_heads=2,lr=1e-3|2e-3")
+    assert scaled.recipe.optim.lr == recipe.optim.lr
+    for point in (scaled, *searched):
+        optim = point.recipe.optim
+        assert optim.base is not None
+        assert (optim.transfer, optim.base.d_model) == ("mup", recipe.model.d_model)
+    assert [p.recipe.optim.lr for p in searched] == [1e-3, 2e-3]
+
+
+def test_trunks_that_no_transfer_is_defined_for_have_rates_by_their_width():
+    recipe = load("quick")
+    found = grid("params=700k", "n_layers=4,n_heads=2", BOTH[:1], ("model.tie_embeddings=on",))
+    (scaled,) = found["standard"]
     expected = recipe.optim.lr * recipe.model.d_model / scaled.trunk.d_model
     assert scaled.recipe.optim.lr == pytest.approx(expected, rel=0.005)
-    assert [p.recipe.optim.lr for p in searched] == [1e-3, 2e-3]
+    assert scaled.recipe.optim.base is None
 
 
 def test_a_point_with_the_recipes_sizes_is_the_recipes_run():
