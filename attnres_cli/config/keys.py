@@ -15,7 +15,7 @@ from attnres_cli.config.sections import READ_BY, READ_BY_MODEL, Data
 from attnres_cli.errors import UsageError, unknown
 
 _TYPES = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-_MAPPINGS = ("arms", "regret")  # which are held as pairs
+_MAPPINGS = ("arms", "regret", "optim.part_lr_scale")  # which are held as pairs
 _READ_BESIDE = {
     "optim.decay_fraction": "optim.schedule: wsd",
     "optim.base": "optim.transfer: mup, completep",
@@ -79,6 +79,8 @@ MEANINGS = {
     "optim.optimizer": "muon trains the matrices inside sublayers, and AdamW the rest.",
     "optim.lr": "Highest learning rate.",
     "optim.design_lr_scale": "Learning rate of what a design adds, as a multiple of lr.",
+    "optim.part_lr_scale": "The same of single streams and add-ons: `{x0: 30}`, times "
+    "design_lr_scale.",
     "optim.transfer": "How lr, tuned at `optim.base`, serves other widths (mup), and depths too "
     "(completep).",
     "optim.base": "The size at which lr was tuned: `{d_model: 64, n_layers: 4}`.",

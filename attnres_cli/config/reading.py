@@ -39,6 +39,15 @@ def as_tuples(value: Any) -> Any:
     return tuple(as_tuples(each) for each in value) if isinstance(value, list) else value
 
 
+def as_pairs(value: Any) -> Any:
+    """A mapping as pairs sorted by key, which can be hashed; a study holds lists of pairs."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    is_pairs = isinstance(pairs, Collection) and not isinstance(pairs, str)
+    if not is_pairs or not all(isinstance(pair, list | tuple) for pair in pairs):
+        raise ValueError(f"expected a mapping such as {{x0: 30}}, got {value!r}")
+    return tuple(sorted(tuple(pair) for pair in pairs))
+
+
 def on_or_off(value: object) -> object:
     """The words on and off, which YAML reads as booleans, where a choice has them."""
     return ("off", "on")[value] if isinstance(value, bool) else value

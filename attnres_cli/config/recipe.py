@@ -21,7 +21,7 @@ from attnres_cli.config import arms as own
 from attnres_cli.config import complete, strict_yaml
 from attnres_cli.config import overrides as overrides_
 from attnres_cli.config.margin import Margin
-from attnres_cli.config.reading import Section, as_tuple, as_tuples, explain
+from attnres_cli.config.reading import Section, as_pairs, as_tuple, as_tuples, explain
 from attnres_cli.config.sections import Data, Model, Optim, Train
 from attnres_cli.errors import AttnresError, RecipeError, unknown
 from attnres_cli.files import check_name, path_of, read_text
@@ -59,11 +59,6 @@ error, and the number of seeds.
 """
 
 
-def _pairs(value: object) -> object:
-    """A mapping as pairs, which can be hashed; a study holds them as lists of lists."""
-    return tuple(sorted(value.items())) if isinstance(value, Mapping) else as_tuples(value)
-
-
 Name = Annotated[str, AfterValidator(lambda name: check_name(name, "name"))]
 
 
@@ -86,7 +81,7 @@ class Recipe(Section):
     slope: Annotated[
         Annotated[float, Field(gt=0)] | tuple[Drop, ...] | None, BeforeValidator(as_tuples)
     ] = None
-    regret: Annotated[Regrets, BeforeValidator(_pairs)] = ()
+    regret: Annotated[Regrets, BeforeValidator(as_pairs)] = ()
     model: Model
     data: Data = Data()
     optim: Optim

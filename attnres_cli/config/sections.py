@@ -13,6 +13,7 @@ from attnres_cli.config.reading import (
     Readers,
     Section,
     Size,
+    as_pairs,
     kinds,
     on_or_off,
     refuse_unread,
@@ -196,6 +197,9 @@ class Data(Section):
         return held | ({} if self.val_path is None else {"val_path": True})
 
 
+Scale = Annotated[float, Field(gt=0, le=1e6)]
+
+
 class Base(Section):
     """The size of the model at which a learning rate was tuned."""
 
@@ -205,7 +209,8 @@ class Base(Section):
 
 class Optim(Section):
     """lr rises over warmup_fraction of the steps, then falls to final_lr_fraction of lr. What a
-    design adds is trained at design_lr_scale times that.
+    design adds is trained at design_lr_scale times that; of this, parts of composed designs at
+    part_lr_scale times.
 
     optimizer muon: torch's own for the matrices inside of sublayers, AdamW for all else and for all
     that a design adds, at the same lr: muon's updates are scaled to the size of AdamW's.
@@ -214,11 +219,12 @@ class Optim(Section):
     widths and depths, by nn/transfer.py.
     """
 
-    _LATER = ("optimizer", "design_lr_scale", "transfer", "base")
+    _LATER = ("optimizer", "design_lr_scale", "part_lr_scale", "transfer", "base")
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)]
-    design_lr_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    design_lr_scale: Scale = 1.0
+    part_lr_scale: Annotated[tuple[tuple[str, Scale], ...], BeforeValidator(as_pairs)] = ()
     transfer: Literal["none", "mup", "completep"] = "none"
     base: Base | None = None
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9

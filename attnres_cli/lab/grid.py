@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.errors import UsageError, VariantError
+from attnres_cli.errors import UsageError, VariantError, unknown
 from attnres_cli.lab import doctor
 from attnres_cli.lab.workers import cores
 from attnres_cli.lab.workers.provenance import code_of
@@ -17,7 +17,7 @@ from attnres_cli.lab.workers.worker import Job
 from attnres_cli.nn import transfer, variant
 from attnres_cli.nn.model import check_open, n_params, train_flops_per_token
 from attnres_cli.nn.proofs.prove import admit
-from attnres_cli.nn.residual import Residual, presets
+from attnres_cli.nn.residual import Residual, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
@@ -37,6 +37,9 @@ def resolve(specs: Sequence[str], recipe: Recipe, vocab_size: int) -> tuple[Arm,
     the 29 of suite `all` take a second or so in recipe quick, one of a user's own a tenth).
     """
     shape = recipe.model.shape(vocab_size)
+    for part, _ in recipe.optim.part_lr_scale:
+        if part not in registry():
+            raise VariantError(f"optim.part_lr_scale: {unknown('variant', part, registry())}")
     arms: dict[str, Arm] = {}
     for spec in specs:
         typed, design = variant.parse(spec), sketch(spec, shape)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from attnres_cli.config.recipe import Optim, Recipe
+from attnres_cli.nn.addon import Composed
 from attnres_cli.nn.model import Transformer
-from attnres_cli.nn.residual import Norms, Residual
+from attnres_cli.nn.residual import Norms, Residual, registry
 from attnres_cli.nn.transfer import Factors, Transfer
 from attnres_cli.nn.trunk.norm import RMSNorm
 
@@ -54,13 +55,10 @@ def groups_of(model: Transformer, optim: Optim, transfer: Transfer | None = None
     by_muon = hidden if optim.optimizer == "muon" else []
     decayed = [n for n in trunk if not n.startswith("embed") and n not in by_muon]
     rest = [n for n, _ in model.named_parameters() if n not in {*by_muon, *decayed}]
-    added: list[str] = []
-    if optim.design_lr_scale != 1:
-        added = [f"residual.{name}" for name in design_parameters(model.residual)]
-    rest = [name for name in rest if name not in added]
+    added = _by_scale(model.residual, optim)
+    rest = [name for name in rest if not any(name in names for names in added.values())]
     adamw = [_group(decayed, optim.weight_decay), _group(rest, 0.0)]
-    if added:
-        adamw.append(_group(added, 0.0, optim.design_lr_scale))
+    adamw += [_group(names, 0.0, scale) for scale, names in added.items()]
     muon = {"muon.": [_group(by_muon, optim.weight_decay)]} if by_muon else {}
     found = muon | {"adamw.": adamw}
     if transfer is None:
@@ -69,6 +67,29 @@ def groups_of(model: Transformer, optim: Optim, transfer: Transfer | None = None
         prefix: [each for group in groups for each in _split(group, model, optim, transfer, prefix)]
         for prefix, groups in found.items()
     }
+
+
+def _by_scale(residual: Residual, optim: Optim) -> dict[float, list[str]]:
+    """What a design adds, by the multiple of the rate at which it is trained; nothing where all
+    are trained at the rate itself.
+    """
+    if optim.design_lr_scale == 1 and not optim.part_lr_scale:
+        return {}
+    own, found = dict(optim.part_lr_scale), dict[float, list[str]]()
+    for name in design_parameters(residual):
+        scale = optim.design_lr_scale * own.get(part_of(residual, name), 1.0)
+        found.setdefault(scale, []).append(f"residual.{name}")
+    return found
+
+
+def part_of(residual: Residual, name: str) -> str:
+    """The stream or add-on, by its name in the registry, that a parameter of a design is of."""
+    if type(residual) is Composed:
+        head, _, inner = name.partition(".")
+        if head == "addons":
+            return inner.partition(".")[0]
+        residual = residual.stream
+    return next(key for key, cls in registry().items() if type(residual) is cls)
 
 
 def _split(
@@ -144,7 +165,8 @@ def by_name(
 
 def order_before(model: Transformer, optim: Optim) -> dict[str, list[str]]:
     """The order that checkpoints of format 2 are in: nothing had a rate of its own."""
-    groups = groups_of(model, optim.model_copy(update={"design_lr_scale": 1.0}))
+    alike = optim.model_copy(update={"design_lr_scale": 1.0, "part_lr_scale": ()})
+    groups = groups_of(model, alike)
     return {prefix: [n for each in held for n in each["names"]] for prefix, held in groups.items()}
 
 

@@ -225,7 +225,7 @@ def test_a_search_says_that_it_uses_one_rate(attnres):
     code, out, err = attnres("search", "attnres", *asked, "--dry-run")
     assert code == 0
     assert "a search takes none of them, but optim.lr 0.02 for every design" in err
-    assert "0.02 x 32 / d_model" in out
+    assert "0.02 at width 32, carried over to other widths by mup" in out
 
 
 def test_tuned_rates_are_written_as_a_recipe(folder: Path, plain, attnres):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from attnres_cli.config.recipe import load
+from attnres_cli.errors import VariantError
 from attnres_cli.lab import grid
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
@@ -92,3 +93,9 @@ def test_a_plan_says_from_which_step_runs_with_checkpoints_go_on(plan, make_run,
 
     assert found.begun == {runs[0].identity: 24}
     assert "1 of them goes on: denseformer seed 0 from step 24" in _lines(found)
+
+
+def test_a_multiple_of_a_part_that_nobody_knows_is_refused():
+    recipe = load("smoke", ["optim.part_lr_scale={vers: 3}"])
+    with pytest.raises(VariantError, match="part_lr_scale: .* did you mean 'vres'"):
+        grid.resolve(["standard"], recipe, 256)

@@ -79,6 +79,24 @@ def test_a_checkpoint_that_numbers_the_parameters_is_still_read(
     assert numbers(result) == numbers(undisturbed)
 
 
+def test_parts_of_a_design_are_trained_at_multiples_of_their_own(lab: Lab):
+    parts = {"design_lr_scale": 2.0, "part_lr_scale": {"vres": 3.0, "hc": 5.0, "x0": 7.0}}
+    (optimizer,) = lab.trainer("hc+vres", optim=parts).optimizers
+    scales = {n: each["scale"] for each in optimizer.param_groups for n in each["names"]}
+    of_design = {n: s for n, s in scales.items() if n.startswith("residual")}
+    assert {s for n, s in of_design.items() if ".addons.vres." in n} == {6}
+    assert {s for n, s in of_design.items() if ".stream." in n} == {10}
+    (alone,) = lab.trainer("vres", optim=parts).optimizers
+    assert {each["scale"] for each in alone.param_groups} == {1, 6}
+    (other,) = lab.trainer("attnres", optim=parts).optimizers
+    assert {each["scale"] for each in other.param_groups} == {1, 2}
+
+
+def test_a_multiple_of_a_part_that_a_design_lacks_changes_nothing(lab: Lab):
+    one = lab.run("attnres", optim={"part_lr_scale": {"vres": 30.0}})
+    assert numbers(one) == numbers(lab.run("attnres"))
+
+
 def test_state_is_kept_by_name_so_that_another_grouping_is_no_other_parameter(lab: Lab):
     trainer = lab.trainer("hc", optim={"design_lr_scale": 10.0})
     trainer.step(0)
