@@ -97,5 +97,5 @@ def test_a_plan_says_from_which_step_runs_with_checkpoints_go_on(plan, make_run,
 
 def test_a_multiple_of_a_part_that_nobody_knows_is_refused():
     recipe = load("smoke", ["optim.part_lr_scale={vers: 3}"])
-    with pytest.raises(VariantError, match="part_lr_scale: .* did you mean 'vres'"):
+    with pytest.raises(VariantError, match=r"part_lr_scale: .* did you mean 'vres'"):
         grid.resolve(["standard"], recipe, 256)
