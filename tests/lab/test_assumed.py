@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnres_cli.config.recipe import load
+from attnres_cli.config.recipe import load, rungs
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, memory, step_times
 from attnres_cli.records.assumed import LEAST, MOST, Gpus, read
@@ -135,3 +135,21 @@ def test_recipes_for_gpus_are_planned_without_their_data_and_fit_where_they_say(
     assert 18 < tokens / arm["n_params"] < 22
     assert found["data"] is None
     assert found["gpu_hours"] > 0
+
+
+def test_the_ladder_has_the_sizes_of_the_three_recipes():
+    text = load("gpt2-350m").data
+    for name, size in zip(("gpu-30m", "gpt2-124m", "gpt2-350m"), rungs(load("gpt2")), strict=True):
+        alone = load(name)
+        train = alone.train.model_copy(update={"micro_batch_size": size.train.micro_batch_size})
+        alike = alone.model_copy(update={"data": text, "train": train})
+        assert alike.digest == size.digest
+
+
+@pytest.mark.slow
+def test_nanochat_trains_12_tokens_for_each_parameter_of_layers_and_head(here: Path, attnres):
+    typed = ("ablate", "--recipe", "nanochat-d12", "--seeds", "1", "--assume", "h100")
+    found = attnres.json(*typed, "--dry-run")
+    assert [arm["variant"] for arm in found["arms"]] == ["standard", "backout+x0", "attnres"]
+    recipe, n_params = load("nanochat-d12"), found["arms"][0]["n_params"]
+    assert recipe.train.tokens / (n_params - 50257 * 768) == pytest.approx(12, rel=0.01)
