@@ -4,7 +4,9 @@ text is a document, which ends with a newline.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import mmap
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,7 @@ from attnres_cli.errors import DataError, required, unknown
 from attnres_cli.files import path_of
 
 _OWN = ("validation", "test")  # splits that validate if no other is named
+_VERSION = 1  # of how rows become tokens
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 
 
@@ -43,6 +46,16 @@ def documents(config: Data) -> tuple[list[Document], list[Document] | None, tupl
     name = config.val_split or next(own, None)
     remarks = (f"the dataset's own split {name} validates",) * (name != config.val_split)
     return train, None if name is None else _rows(config, splits, name), remarks
+
+
+def stamp(config: Data, tokenizer: str) -> str | None:
+    """32 hex digits over all that decides the tokens of a dataset by name, under which they are
+    kept: it is downloaded once, and needs no net afterwards. None of a folder.
+    """
+    if config.path is None or path_of(config.path, "data.path", DataError).exists():
+        return None
+    held = config.model_dump(exclude={"tokenizer", "streaming"})
+    return hashlib.sha256(json.dumps([_VERSION, held, tokenizer]).encode()).hexdigest()[:32]
 
 
 def _splits(config: Data) -> Any:

@@ -58,8 +58,10 @@ def beginning(config: Data, tokens: Tokens) -> str:
 
 def _texts(config: Data) -> Streams:
     """Documents, split whole, as bytes or by the tokenizer. Those of rows are kept."""
-    found = text.found(config) if config.source == "text" else None
-    key = None if found is None else found.stamp(tokenizers.of(config.tokenizer).identity)
+    found, tokenizer = None, tokenizers.of(config.tokenizer).identity
+    if config.source == "text":
+        found = text.found(config)
+    key = huggingface.stamp(config, tokenizer) if found is None else found.stamp(tokenizer)
     known = key and tokenizers.recalled(key)
     if known:
         return known

@@ -103,7 +103,8 @@ def test_the_rows_of_a_stream_are_not_held_in_memory(
     held = sources.load(load("smoke", config))
 
     tracemalloc.start()
-    streamed = sources.load(load("smoke", [*config, "data.streaming=true"]))
+    another = ["data.path=another", "data.streaming=true"]  # else the tokens that are kept
+    streamed = sources.load(load("smoke", [*config, *another]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
@@ -132,3 +133,23 @@ def test_no_dataset_and_no_package_are_refused_with_what_to_type(monkeypatch: py
     assert "--set data.path=NAME" in refusal(None)
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert installing("datasets") in refusal("wikitext")
+
+
+def test_a_dataset_of_the_hub_is_downloaded_once(monkeypatch: pytest.MonkeyPatch):
+    library, asked = ModuleType("datasets"), list[str]()
+
+    def load_dataset(name: str, *_: object, **__: object) -> dict[str, Rows]:
+        asked.append(name)
+        return {"train": Rows(8, 9999)}
+
+    library.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    config = ["data.source=huggingface", "data.path=any", "train.eval_tokens=256"]
+    first = sources.load(load("smoke", [*config, "data.streaming=true"]))
+    again = sources.load(load("smoke", config))
+
+    assert asked == ["any"]
+    assert (again.fingerprint, again.description) == (first.fingerprint, first.description)
+    assert np.array_equal(again.batch(1, 2, 4, 64), first.batch(1, 2, 4, 64))
+    sources.load(load("smoke", [*config, "data.rows=4"]))
+    assert len(asked) == 2
