@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 import studies
 from commands import Attnres, process
+from grids import Command, started
+from servers import Server
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
@@ -67,9 +70,9 @@ def recipe(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recipe]:
     residual._REGISTRY.pop("nothing", None)
 
 
-def seeds() -> Counter[str]:
+def seeds(study: str = "attnres.db") -> Counter[str]:
     """Runs of each arm of the study."""
-    return Counter(run.variant for run in Store.open("attnres.db", create=False).runs())
+    return Counter(run.variant for run in Store.open(study, create=False).runs())
 
 
 def words(found: Any) -> dict[str, tuple[str, int]]:
@@ -126,6 +129,34 @@ def test_two_commands_on_one_study_share_its_seeds_and_end_with_the_same_words(h
     assert first == second
     assert seeds()["nothing"] == first["nothing"][1]
     assert max(seeds().values()) <= 6
+
+
+@pytest.mark.slow
+def test_two_commands_on_a_server_of_which_one_is_killed_end_as_one_alone_does_on_a_file(
+    here: Path, attnres: Attnres, database: tuple[Server, str]
+):
+    study = database[0].url(database[1])
+    typed = [*UNTIL[:-1], "--most", "6", "--workers", "1", "--format", "json"]
+
+    def n_ended() -> int:
+        store = Store.existing(study)
+        return sum(run.result is not None for run in store.runs(curves=False)) if store else 0
+
+    def begun() -> AbstractContextManager[Command]:
+        return started(here, *typed, "--study", study)
+
+    with begun() as first, begun() as second:
+        first.wait_for(lambda: n_ended() > 6)
+        first.die()
+        with begun() as again:
+            for command in (again, second):
+                command.succeed()
+    both = [words(json.loads(command.out)) for command in (again, second)]
+
+    alone = words(attnres.json(*UNTIL, "--most", "6"))
+    assert both == [alone, alone]
+    assert seeds(study) == seeds()
+    assert attnres.json("report", "--plugin", "nothing.py", "--study", study)["most_seeds"] == 6
 
 
 def test_a_table_that_was_planned_keeps_its_looks_and_grows_to_the_next(
