@@ -193,12 +193,13 @@ class _Shown:
         asked = self.asked
         whole = asked.figures is not None or (asked.is_page and asked.against is None)
         chapters = [each for chosen in shown for each in held.chapters(chosen, whole=whole)]
-        first, *others = comparisons = held.kept([chapter.comparison for chapter in chapters])
+        comparisons = held.kept([chapter.comparison for chapter in chapters])
+        ladders = held.every_ladder(shown) if whole else []
+        first, *others = comparisons = held.kept(comparisons)  # beside those of the ladders
         pairs = zip(chapters, comparisons, strict=True)
         chapters = [replace(chapter, comparison=one) for chapter, one in pairs]
         if asked.form is Format.CSV and (why := unanswerable(first)):
             say(why)  # lines of numbers do not
-        ladders = held.every_ladder(shown) if whole else []
         findings = [find(search, self.records) for search in searches] if whole else []
         if asked.figures is not None:
             self._draw(split(chapters)[0], ladders, findings)

@@ -9,6 +9,7 @@ token, times in seconds.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Literal
 
 from attnres_cli.config import address
@@ -17,7 +18,7 @@ from attnres_cli.lab.run_listing import listed
 from attnres_cli.lab.study_view import Held
 from attnres_cli.records.run_records import Record, as_records
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.caveats import qualifiers
+from attnres_cli.verdict.caveats import not_kept, qualifiers
 from attnres_cli.verdict.rows import record
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class Study:
 
     def verdicts(self, baseline: str = "standard", recipe: str | None = None) -> list[Record]:
         """A record per arm of every comparison, the newest recipe's last: what `attnres report
-        --format csv` has (`verdict/rows.py`).
+        --format csv` has (`verdict/rows.py`). The study keeps that these tables were asked for; if
+        it cannot be written to, a warning says so.
 
         Args:
             baseline: the arm that the others are compared with.
@@ -78,10 +80,13 @@ class Study:
             UsageError: no such recipe or baseline in it.
         """
         held = Held(self._store, self.name, self._store.runs(curves=False))
+        every = held.every(recipe, baseline)
+        found = held.kept([one for chosen in every for one in held.comparisons(chosen)])
+        for line in not_kept(found[0]):
+            warnings.warn(line, stacklevel=2)
         return [
             record(arm, comparison, "; ".join(qualifiers(comparison)))
-            for chosen in held.every(recipe, baseline)
-            for comparison in held.comparisons(chosen)
+            for comparison in found
             for arm in comparison.arms
         ]
 

@@ -9,12 +9,12 @@ from attnres_cli.config.as_typed import is_searched
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
-from attnres_cli.records.asked import Asked
+from attnres_cli.lab import ledger
 from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.records.computed import first_of, settings_of
 from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.store.store import Store
-from attnres_cli.verdict import labels, moving
+from attnres_cli.verdict import moving
 from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.downstream import Downstream, downstream
@@ -36,12 +36,8 @@ from attnres_cli.verdict.select import (
 from attnres_cli.verdict.slope import Slope, slope_of
 from attnres_cli.verdict.two_recipes import Row, Side, rows
 
-
-def asked(of: Comparison) -> Asked:
-    """The table that this is, as a study keeps it."""
-    margin = "" if of.rules.margin is None else f"{of.rules.margin:.6g}"
-    terms = labels.name(of.terms)
-    return Asked(of.recipe_digest, of.data.fingerprint, of.baseline, terms, margin)
+TASKS = "tasks"
+"""Of which a table is in the ledger, beside that of losses."""
 
 
 @dataclass
@@ -172,20 +168,11 @@ class Held:
         """The comparisons under a recipe, the preregistered one first."""
         return [self._only(one, chosen) for one in self._compared(chosen)]
 
-    def kept(self, found: Sequence[Comparison]) -> list[Comparison]:
-        """The comparisons, each with the number of tables that the study was asked for, as it is
-        now for those of them that have a difference: it keeps that, if it can be written to.
+    def kept(self, found: Sequence[Comparison], kind: str = "") -> list[Comparison]:
+        """The comparisons, each with the number of tables that the study was asked for, these
+        included: it keeps that, see `ledger.kept`.
         """
-        held = self.store.asked()
-        known = {replace(e, recipe_digest=self._first[e.recipe_digest]) for e in held or ()}
-        now = {asked(one) for one in found if any(arm.difference for arm in one.arms)}
-        why = "it is of an earlier attnres, ablate renews it" if held is None else ""
-        if held is not None and now - known:
-            try:
-                Store.open(self.study, create=True).ask([*(now - known)])
-            except StudyError as error:
-                why = str(error)
-        return [replace(one, n_asked=len(known | now) or 1, not_kept=why) for one in found]
+        return ledger.kept(found, self.store, self.study, self._first, kind)
 
     def _compared(self, chosen: Choice) -> list[Comparison]:
         """The same, of all rows."""
@@ -223,7 +210,9 @@ class Held:
                 f"no run of recipe {found[0].comparison.recipe} has answered a task yet: "
                 "`attnres evaluate` asks runs"
             )
-        return [each for each in found if each.tasks]
+        found = [each for each in found if each.tasks]
+        kept = self.kept([each.comparison for each in found], TASKS)
+        return [replace(each, comparison=one) for each, one in zip(found, kept, strict=True)]
 
     def _rules(self, chosen: Choice) -> Rules:
         """By what runs under a recipe are judged. Raises RecipeError where a margin is none."""
@@ -270,12 +259,13 @@ class Held:
         found, errors = [], []
         for rungs in sizes.values():
             try:
-                found.append(self._told(ladder(rungs), chosen))
+                found.append(ladder(rungs))
             except StudyError as error:  # on these terms one size
                 errors.append(error)
         if not found:
             raise errors[0]
-        return found
+        kept = iter(self.kept([rung.comparison for one in found for rung in one.rungs]))
+        return [self._told(one, [next(kept) for _ in one.rungs], chosen) for one in found]
 
     def _on_all_terms(self, chosen: Choice) -> dict[Terms, Comparison]:
         """The first comparison on each of the terms, settings by design for the shared ones'."""
@@ -286,9 +276,11 @@ class Held:
                     found.setdefault(replace(each.terms, by_design=False), each)
         return found
 
-    def _told(self, found: Ladder, chosen: Choice) -> Ladder:
-        """The ladder with the rows that were asked for, of laws that were fitted to all."""
-        kept = [self._only(rung.comparison, chosen) for rung in found.rungs]
+    def _told(self, found: Ladder, kept: Sequence[Comparison], chosen: Choice) -> Ladder:
+        """The ladder with the rows that were asked for, of laws that were fitted to all; `kept` are
+        its comparisons, as the study keeps them.
+        """
+        kept = [self._only(one, chosen) for one in kept]
         names = {arm.variant for one in kept for arm in one.arms}
         return replace(
             found,

@@ -17,7 +17,7 @@ from attnres_cli.report.answer import answer
 from attnres_cli.report.table import Report, Table, capital, grouped, joined, tabled
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.caveats import n_read, qualifiers
+from attnres_cli.verdict.caveats import n_read, not_kept, qualifiers
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import RULE, ArmResult, Comparison
 from attnres_cli.verdict.fields import keys, picked
@@ -35,7 +35,6 @@ CHOICES = (
     "its arm has computed, and is not the same in all"
 )
 _HIDDEN = "not shown: {} of this table; words and intervals are of all of them"
-_NOT_KEPT = "the study does not keep that this table was asked for: {}"
 _SHOWN_LOOKS = 3
 SCHEMA = 2
 """Of the document in JSON; docs/reports.md says what each changed."""
@@ -162,7 +161,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         RULE,
         *([_HIDDEN.format(plural(comparison.n_hidden, "arm"))] if comparison.n_hidden else []),
         *_looked(comparison),
-        *([_NOT_KEPT.format(comparison.not_kept)] if comparison.not_kept else []),
+        *not_kept(comparison),
         *_errors(comparison),
         SEEDS,
         *([CHOICES] if comparison.rules.is_routed else []),

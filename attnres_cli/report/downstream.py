@@ -11,7 +11,7 @@ from attnres_cli.report.comparison import SEEDS
 from attnres_cli.report.table import Report, Table, columns, joined, listed, tabled
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.caveats import n_read, qualifiers
+from attnres_cli.verdict.caveats import n_read, not_kept, qualifiers
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.downstream import RULE, Downstream, Judged
 from attnres_cli.verdict.fields import Field, keys, picked, record
@@ -207,6 +207,7 @@ def _notes(found: Downstream, beside: Sequence[BesideTasks]) -> list[str]:
             if task.measures and task.others
         ),
         _ITEMS,
+        *not_kept(held),
         SEEDS,
         *([TASKS] if any(each.gains for each in beside) else []),
     ]

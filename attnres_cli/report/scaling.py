@@ -12,7 +12,7 @@ from attnres_cli.report.answer import courses, multiplier_text, over_sizes
 from attnres_cli.report.comparison import UNIT
 from attnres_cli.report.table import Report, Table, columns, grouped, joined, listed, tabled
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.caveats import qualifiers
+from attnres_cli.verdict.caveats import not_kept, qualifiers
 from attnres_cli.verdict.comparison import ArmResult
 from attnres_cli.verdict.fields import Field, picked
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute
@@ -95,7 +95,7 @@ def notes(found: Ladder) -> list[str]:
     names = differing([rung.recipe for rung in found.rungs])
     lines.append(f"what differs between the sizes: {', '.join(names)}")
     lines += dict.fromkeys(labels.rates_of(rung.comparison) for rung in found.rungs)
-    lines.append(_computed(found))
+    lines += [_computed(found), *not_kept(found.rungs[0].comparison)]
     if any(arm.trend for arm in found.arms):
         lines.append(
             f"per doubling of {found.doubled}: change of the difference, mean over seeds [95 %], "

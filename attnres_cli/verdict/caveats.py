@@ -42,6 +42,12 @@ def qualifiers(comparison: Comparison, n_tables: int = 1) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def not_kept(comparison: Comparison) -> list[str]:
+    """What to say where the study does not keep that this table was asked for, and why; else []."""
+    why = comparison.not_kept
+    return [f"the study does not keep that this table was asked for: {why}"] if why else []
+
+
 def n_read(comparison: Comparison, shown: Sequence[Comparison]) -> int:
     """How many tables are read together with one, itself included. No exploratory one changes what
     was registered: beside a registered one they do not count.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from another_user import as_nobody
+from answers import answers
 from comparisons import BASE, BETTER
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.lab.merging import merge
+from attnres_cli.lab.notebook import open_study
 from attnres_cli.store.store import Store
 
 LOSSES = {"standard": BASE, "attnres": BETTER, "rezero": BASE[::-1]}
@@ -69,6 +73,34 @@ def test_a_preregistered_table_is_read_alone(recipe: Recipe, attnres):
     assert n_tables(found["more"][0]["qualified"]) == 2
 
 
+def test_a_notebook_the_sizes_and_the_tasks_are_counted_as_the_report_is(
+    study: Path, recipe: Recipe, attnres
+):
+    def qualified(of: Iterable[dict[str, Any]]) -> set[int]:
+        return {n_tables(one["qualified"].split("; ")) for one in of}
+
+    larger = load("smoke", ["train.tokens=40k"])
+    store = fill(study, larger, LOSSES, tokens=40_000)
+    verdicts = open_study("attnres.db").verdicts
+    assert qualified(verdicts(recipe=recipe.digest)) == {1}
+    assert qualified(verdicts()) == {2}
+    for run in store.runs():
+        store.keep_items(answers(run, "cloze"))
+    assert qualified(attnres.csv("report", "--downstream")) == {3}
+    assert qualified(attnres.csv("report", "--downstream", "--recipe", larger.digest)) == {3}
+    assert qualified(attnres.csv("report", "--scaling")) == {3}  # the two that were seen
+    assert n_tables(attnres.json("report")["qualified"]) == 3
+    assert qualified(attnres.csv("report", "--scaling", "--margin", "0.01")) == {5}
+    kept = Store.open(str(study), create=False).asked() or []
+    assert sorted(each.terms for each in kept) == [*["shared"] * 4, "shared, tasks"]
+
+
+def test_sizes_that_nobody_has_seen_before_are_a_table_each(study: Path, attnres):
+    fill(study, load("smoke", ["train.tokens=40k"]), LOSSES, tokens=40_000)
+    assert n_tables(attnres.json("report", "--scaling")["qualified"]) == 2
+    assert n_tables(attnres.json("report")["qualified"]) == 2
+
+
 def test_merged_studies_keep_what_either_was_asked_for(study: Path, recipe: Recipe, attnres):
     other = fill(Path("b.db"), recipe, LOSSES)
     attnres.prints("report")
@@ -84,10 +116,16 @@ def test_who_may_only_read_a_study_is_told_that_it_keeps_nothing(
 ):
     path = public / "study.db"
     fill(path, recipe, LOSSES)
+    store = fill(path, load("smoke", ["train.tokens=40k"]), LOSSES, tokens=40_000)
+    for run in store.runs():
+        store.keep_items(answers(run, "cloze"))
     path.chmod(0o444)
     with as_nobody():
-        told = attnres.prints("report", "--notes", "--study", str(path))
-    assert f"{NOT_KEPT}: study {path}" in " ".join(told.split())
+        for more in ((), ("--scaling",), ("--downstream",)):
+            told = attnres.prints("report", *more, "--notes", "--study", str(path))
+            assert f"{NOT_KEPT}: study {path}" in " ".join(told.split())
+        with pytest.warns(UserWarning, match=f"{NOT_KEPT}: study {path}"):
+            open_study(str(path)).verdicts()
 
 
 def test_a_study_of_before_keeps_nothing_when_read_says_so_and_does_once_written_to(
