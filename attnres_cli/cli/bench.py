@@ -10,6 +10,7 @@ import typer
 import typer.core
 
 from attnres_cli.cli import options
+from attnres_cli.config.address import withhold
 from attnres_cli.console import note, say
 from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
 
@@ -69,9 +70,9 @@ class Timing(Arms):
         15, min=1, max=_MOST_ROUNDS, help="Rounds in which the arms take turns."
     )
 
-    def plan(self, what: str) -> tuple[Plan, Tokens, str]:
+    def plan(self, what: str, study: str | None = None) -> tuple[Plan, Tokens, str]:
         """The plan, its data, and the name of the baseline, which is first if it was not asked for;
-        says what is timed.
+        says what is timed. With a study, by as many threads as its runs of the recipe had.
         """
         from attnres_cli.config.recipe import load
 
@@ -79,15 +80,19 @@ class Timing(Arms):
 
         from attnres_cli.data import sources
         from attnres_cli.lab import grid
+        from attnres_cli.lab.bench import runs_of
         from attnres_cli.verdict.numbers import plural
 
+        fixed = grid.named(fixed)
+        threads = None if study is None else grid.threads_of(runs_of(study, fixed))
         tokens = sources.load(fixed)
         (base,) = grid.resolve([self.baseline], fixed, tokens.vocab_size)
         arms = grid.resolve(self.variants or DEFAULT_ARMS, fixed, tokens.vocab_size)
         if base.variant not in {arm.variant for arm in arms}:
             note(f"the baseline {base.variant} is timed too: every ratio is to it")
             arms = (base, *arms)
-        plan = grid.make(fixed, arms, (0,), tokens.fingerprint, self.device, 1, self.engine)
+        on = (self.device, 1, self.engine, threads)
+        plan = grid.make(fixed, arms, (0,), tokens.fingerprint, *on)
         note(f"checking {plural(len(arms), 'arm')}, then {plural(self.rounds, 'round')} of {what}")
         return plan, tokens, base.variant
 
@@ -97,6 +102,18 @@ class Timing(Arms):
 
         options.show(report_of(found), self.form)
         _end([arm.variant for arm in found.arms if arm.wrong], "wrong, and not timed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepping(Timing):
+    """Where the ratios of step times go."""
+
+    study: str | None = typer.Option(
+        None,
+        help="Keep the ratios in this study, whose report then has times.",
+        callback=lambda study: study and withhold(study),
+        show_default=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,18 +140,21 @@ class Sharing(Arms):
 
 
 @app.command()
-@options.takes(Timing)
-def step(asked: Timing) -> None:
+@options.takes(Stepping)
+def step(asked: Stepping) -> None:
     """Time whole training steps of every arm, in turn, beside what each reads, writes and computes.
 
     An arm whose loss or gradients are not those of the plain formula is reported as wrong, and not
     timed. `attnres bench decode` times generation instead.
     """
-    plan, tokens, base = asked.plan("training steps")
+    plan, tokens, base = asked.plan("training steps", asked.study)
 
     from attnres_cli.lab import bench
 
-    asked.tell(bench.steps(plan, tokens, asked.rounds, base, note))
+    found = bench.steps(plan, tokens, asked.rounds, base, note)
+    if asked.study is not None:
+        note(f"{bench.keep(found, asked.study)} of {len(found.arms)} ratios are kept in the study")
+    asked.tell(found)
 
 
 @app.command()

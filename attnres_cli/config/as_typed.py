@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,30 @@ def ablate_typed(
     variants: Sequence[str], recipe: str, overrides: Sequence[str], seeds: Iterable[int]
 ) -> list[str]:
     """The words of the command that trains these, the first being the baseline, on these seeds."""
+    seeded = ["--seeds", _seeds_typed(sorted(seeds))]
+    return _of_arms("ablate", variants, recipe, overrides, seeded)
+
+
+def bench_typed(variants: Sequence[str], recipe: Recipe, study: str) -> str:
+    """The command that times steps of these, the first being the baseline, for a study; empty where
+    none gives the recipe.
+    """
+    typed = overrides_of(recipe)
+    kept = ["--study", study]
+    return "" if typed is None else shlex.join(_of_arms("bench", variants, *typed, kept))
+
+
+def _of_arms(
+    command: str,
+    variants: Sequence[str],
+    recipe: str,
+    overrides: Sequence[str],
+    more: Sequence[str],
+) -> list[str]:
     base = variants[0]
-    words = ["attnres", "ablate", *dict.fromkeys(variants), "--recipe", recipe]
+    words = ["attnres", command, *dict.fromkeys(variants), "--recipe", recipe]
     words += [part for override in overrides for part in ("--set", override)]
-    words += ["--seeds", _seeds_typed(sorted(seeds))]
-    words += [] if base == "standard" else ["--baseline", base]
+    words += more if base == "standard" else [*more, "--baseline", base]
     return words + plugins_typed(variants)
 
 

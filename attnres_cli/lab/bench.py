@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import attnres_cli
+from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import StudyError, UsageError
 from attnres_cli.lab.grid import sketch
 from attnres_cli.nn import measure, variant
 from attnres_cli.nn.cost import ArmCost, Conditions, DecodeArm, DecodeBench, StepBench
@@ -21,7 +22,9 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.generate import generate
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import RunSpec, Settings
+from attnres_cli.records.run import RunRecord, RunSpec, Settings
+from attnres_cli.records.step_ratio import StepRatio, TimedArm
+from attnres_cli.store.store import Store
 from attnres_cli.train.trainer import Trainer
 
 Note = Callable[[str], None]
@@ -57,6 +60,36 @@ def steps(plan: Plan, tokens: Tokens, rounds: int, baseline: str, note: Note) ->
         costs[name] = replace(costs[name], seconds=times[name], peak_bytes=peak)
     conditions = _conditions(plan, tokens, rounds, baseline, device)
     return StepBench(conditions, plan.recipe.tokens_per_step, tuple(costs.values()))
+
+
+def runs_of(study: str, recipe: Recipe) -> list[RunRecord]:
+    """The runs of a study under a recipe. Raises StudyError where it knows no such recipe."""
+    store = Store.open(study, create=False)
+    if recipe.digest not in store.recipes():
+        raise StudyError(
+            f"study {study} has no recipe {recipe.name} ({recipe.digest}): type --recipe and --set "
+            "as for its runs, see `attnres runs`"
+        )
+    return [run for run in store.runs(curves=False) if run.recipe_digest == recipe.digest]
+
+
+def keep(found: StepBench, study: str) -> int:
+    """Write the ratios to the baseline into a study; how many there are."""
+    on, base = found.conditions, found.times(found.conditions.baseline)
+    timed = [
+        TimedArm(
+            recipe_digest=on.recipe_digest,
+            variant=arm.variant,
+            baseline=on.baseline,
+            numerics=on.computed,
+            device_name=on.device_name,
+            **vars(StepRatio.of([ours / b for ours, b in zip(arm.seconds, base, strict=True)])),
+        )
+        for arm in found.arms
+        if arm.seconds and base
+    ]
+    Store.open(study, create=True).keep_step_ratios(timed)
+    return len(timed)
 
 
 def _start(plan: Plan) -> torch.device:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from attnres_cli.config.as_typed import bench_typed
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.lab import branches, grid, memory, step_times
@@ -120,7 +121,9 @@ class Experiment:
             self._tell_of_lost_steps(records)
             plan = memory.fitted(plan, self.tokens, self.place.workers)
             plan = step_times.timed(plan, self.tokens, self.watcher.note, self.baseline)
-            self._keep_step_ratios(plan)
+            self._keep_step_ratios(plan, plan.settings.uncompiled)
+            if plan.settings.compiled:
+                self._time_compiled(plan)
             self.watcher.plan(plan, title)
             if more is not None:
                 self.watcher.note(more.foreseen(plan))
@@ -129,9 +132,35 @@ class Experiment:
         self.train_missing(plan, records, more)
         return plan
 
-    def _keep_step_ratios(self, plan: Plan) -> None:
-        """Write how long steps of the arms take, where all arms are of the plan's own shape."""
-        on = plan.settings.uncompiled
+    def _time_compiled(self, plan: Plan) -> None:
+        """Time compiled steps of the arms of which the study has no ratio yet; name those that
+        would take too much of the plan's time, with the command that times them.
+        """
+        on, digest = plan.settings, plan.recipe.digest
+        held = {
+            each.variant
+            for each in self.store.step_ratios(digest)
+            if (each.numerics, each.device_name) == (on.numerics, on.device_name)
+            if each.baseline == self.baseline
+        }
+        names = [arm.variant for arm in plan.arms if step_times.is_timed(arm, plan)]
+        names = [name for name in names if name not in (self.baseline, *held)]
+        if not names:
+            return
+        timed = step_times.compiled(plan, self.tokens, self.watcher.note, self.baseline, held)
+        self._keep_step_ratios(timed, on)
+        left = {arm.variant for arm in timed.arms if arm.step_ratio is None}
+        if lacking := [name for name in names if name in left]:
+            typed = bench_typed([self.baseline, *lacking], plan.recipe, self.place.study)
+            self.watcher.note(
+                f"no step times of {', '.join(lacking)}: to compile and time them takes over "
+                f"{step_times.SHARE:.0%} of the plan; later, `{typed or 'attnres bench'}`"
+            )
+
+    def _keep_step_ratios(self, plan: Plan, on: Settings) -> None:
+        """Write how long steps of the arms take, computed so, where they are of the plan's own
+        shape.
+        """
         self.store.keep_step_ratios(
             [
                 TimedArm(
@@ -143,7 +172,7 @@ class Experiment:
                     **vars(arm.step_ratio),
                 )
                 for arm in plan.arms
-                if arm.step_ratio is not None and plan.recipe_of(arm).model == plan.recipe.model
+                if step_times.is_timed(arm, plan)
             ]
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
@@ -12,11 +12,14 @@ import torch
 
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.records.assumed import step_s
-from attnres_cli.records.plan import TIMED_STEPS, Arm, Plan
-from attnres_cli.records.run import RunSpec
+from attnres_cli.records.plan import COMPILE_S, TIMED_STEPS, Arm, Plan
+from attnres_cli.records.run import RunSpec, Settings
 from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.train.device import assumed
 from attnres_cli.train.trainer import Trainer
+
+SHARE = 0.05
+"""Of a plan's predicted time, that timing its compiled steps takes at most."""
 
 _LONG_S = 5.0  # after so long an arm is timed no more
 _Pairs = Sequence[tuple[float, float]]
@@ -71,6 +74,54 @@ def timed(
     return replace(plan, arms=tuple(known), core_share=share, no_room=tuple(dict.fromkeys(lacking)))
 
 
+def compiled(
+    plan: Plan,
+    tokens: Tokens,
+    note: Callable[[str], None],
+    baseline: str,
+    known: Collection[str] = (),
+) -> Plan:
+    """The timed plan with ratios of compiled steps instead: of as many arms, but for those that are
+    `known`, as can be compiled and timed within SHARE of the time that the plan is to take.
+    """
+    arms, found = {arm.variant: arm for arm in plan.arms}, dict[str, StepRatio]()
+    ends, compile_s = time.perf_counter() + SHARE * (plan.seconds or 0), COMPILE_S
+    torch.set_num_threads(plan.settings.threads)
+    theirs: Trainer | None = None
+    for name in [arm.variant for arm in plan.arms if is_timed(arm, plan)]:
+        if name in (baseline, *known) or baseline not in arms:
+            continue
+        began, pair = time.perf_counter(), (arms[name], arms[baseline])
+        n_compiled = 1 if theirs else 2
+        steps_s = (TIMED_STEPS + 1) * sum(each.step_s or 0 for each in pair)
+        if began + n_compiled * compile_s + steps_s > ends:
+            break
+        note(f"compiling {name}, to time its steps beside those of {baseline}")
+        with suppress(Exception):  # no room for both, or what a design may raise
+            theirs = theirs or _warm(pair[1], plan, tokens)
+            ours = _warm(pair[0], plan, tokens)
+            compile_s = max(compile_s, (time.perf_counter() - began) / n_compiled)
+            if pairs := _in_turn(ours, theirs):
+                found[name] = StepRatio.of([mine / base_s for mine, base_s in pairs])
+    if theirs is not None:
+        torch.compiler.reset()
+    timed = (replace(arm, step_ratio=found.get(arm.variant)) for arm in plan.arms)
+    return replace(plan, arms=tuple(timed))
+
+
+def is_timed(arm: Arm, plan: Plan) -> bool:
+    """Whether a ratio of an arm's steps is known, which are of the plan's own shape."""
+    return arm.step_ratio is not None and plan.recipe_of(arm).model == plan.recipe.model
+
+
+def _warm(arm: Arm, plan: Plan, tokens: Tokens) -> Trainer:
+    """What trains an arm, compiled. Raises what the design does."""
+    trainer = _trainer(arm, plan, tokens, plan.settings)
+    assert trainer is not None
+    _step(trainer, 0)
+    return trainer
+
+
 def _foretold(arm: Arm, plan: Plan) -> Arm:
     """The arm with what its steps take by arithmetic, where its memory has been counted."""
     if arm.memory is None:
@@ -93,16 +144,19 @@ def _known(arm: Arm, plan: Plan, pairs: _Pairs | None, is_ratio: bool) -> Arm:
     return replace(arm, step_ratio=ratio)
 
 
-def _trainer(arm: Arm, plan: Plan, tokens: Tokens) -> Trainer | None:
-    """What trains an arm on so many sequences as are timed; None where it cannot be trained. Raises
-    OutOfMemoryError.
+def _trainer(
+    arm: Arm, plan: Plan, tokens: Tokens, settings: Settings | None = None
+) -> Trainer | None:
+    """What trains an arm on so many sequences as are timed, by default uncompiled; None where it
+    cannot be trained. Raises OutOfMemoryError.
     """
     less = {"batch_size": plan.timed_sequences, "micro_batch_size": None}
     recipe = plan.recipe_of(arm)
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=less)})
     spec = RunSpec(recipe, arm.variant, plan.seeds[0], plan.fingerprint)
     try:
-        return Trainer(spec, tokens, plan.settings.uncompiled, torch.device(plan.devices[0]))
+        on = settings or plan.settings.uncompiled
+        return Trainer(spec, tokens, on, torch.device(plan.devices[0]))
     except torch.OutOfMemoryError:
         raise
     except Exception:  # a design may raise anything; the worker that runs it writes it down

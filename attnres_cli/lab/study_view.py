@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from attnres_cli.config.as_typed import is_searched
+from attnres_cli.config.as_typed import bench_typed, is_searched
 from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
@@ -191,11 +191,15 @@ class Held:
         for run in runs:
             last.setdefault(run.variant, []).extend(probes[run.id][-1:])
         found = {variant: moving.still_moving(each) for variant, each in last.items()}
-        timed = self.store.step_ratios(comparison.recipe_digest)
+        digest, base = comparison.recipe_digest, comparison.baseline
+        ratios = step_ratios(self.store.step_ratios(digest), runs, base)
+        lacking = [arm.variant for arm in comparison.arms if arm.variant not in {*ratios, base}]
+        typed = bench_typed([base, *lacking], self.recipe(digest), self.study) if lacking else ""
         return replace(
             comparison,
             moving={arm: moved for arm, moved in found.items() if moved},
-            step_ratios=step_ratios(timed, runs, comparison.baseline),
+            step_ratios=ratios,
+            bench=typed,
         )
 
     def downstream(self, chosen: Choice) -> list[Downstream]:

@@ -18,7 +18,7 @@ _TIMED_TOKENS = {"cpu": 2**15, "cuda": 2**20}  # at most: of tiny models memory 
 _TIMED_FLOPS = {"cpu": 5e10, "cuda": 2e13}  # about a second's work: longer steps are timed in part
 _EVAL_SHARE = 0.4  # of a training step's time per token: one forward pass of three, and a little
 _START_S = 4.0  # a worker's imports and data
-_COMPILE_S = 60.0  # an arm, the first time
+COMPILE_S = 60.0  # an arm, the first time
 _WEIGHT_BYTES = 4  # float32, whatever the precision of a step
 
 KEEPS_LESS = "--set train.checkpoint_activations=true"
@@ -184,7 +184,7 @@ class Plan:
         for arm, seed in self.missing:
             if arm.step_s is None:
                 return None
-            compile_s = _COMPILE_S if arm.variant in to_compile else 0.0
+            compile_s = COMPILE_S if arm.variant in to_compile else 0.0
             to_compile.discard(arm.variant)
             recipe = self.recipe_of(arm)
             left = 1 - self.begun.get(self.spec(arm, seed).identity, 0) / recipe.steps

@@ -249,8 +249,12 @@ def _computed(comparison: Comparison) -> Iterator[str]:
     yield from (f"computed with {text}" for text in comparison.settings)
     if ratios := {n for arm, r in comparison.step_ratios.items() if (n := r.n)}:
         yield f"time: tokens over the ratio of step times, of {min(ratios)} steps in turn, medians"
-    elif len(comparison.arms) > 1 and comparison.terms.match != "time":
-        yield "no step times: runs are of different hours and loads; `attnres bench` times in turn"
+    names = [arm.variant for arm in comparison.arms if arm.variant != comparison.baseline]
+    lacking = [name for name in names if name not in comparison.step_ratios]
+    if lacking and comparison.terms.match != "time":
+        of = "" if lacking == names else f" of {', '.join(lacking)}"
+        typed = comparison.bench or "attnres bench"
+        yield f"no step times{of}: runs are of different hours and loads; `{typed}` times in turn"
     by_engines = grouped((arm.engines, arm.variant) for arm in comparison.arms)
     if len({engine for engines in by_engines for engine in engines}) > 1:
         named = [f"{', '.join(arms)} by {' and '.join(e)}" for e, arms in by_engines.items()]

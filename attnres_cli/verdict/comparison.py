@@ -105,6 +105,7 @@ class Comparison:
     beside: tuple[Comparison, ...] = ()  # of the same arms on lesser terms: they get no words
     moving: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm, parameter, share
     step_ratios: Mapping[str, StepRatio] = field(default_factory=dict)  # by arm, to the baseline's
+    bench: str = ""  # the command that times what `step_ratios` lack, if one is known
     n_asked: int = 1  # tables that the study was asked for, this one included
     not_kept: str = ""  # why the study does not keep that this one was
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +89,26 @@ def test_json_has_all_that_was_measured_and_counted(attnres: Attnres):
     assert extra > 0
     assert standard["io_per_sublayer"] == 3
     assert attnres_["io_per_sublayer"] == pytest.approx(3 + extra)
+
+
+def test_a_study_keeps_the_ratios_and_its_report_then_has_times(attnres: Attnres, here: Path):
+    typed = ("ablate", "standard", "attnres", "--recipe", "smoke", *SIZES, "--seeds", "2")
+    attnres(*typed, "--in-process")
+    with closing(sqlite3.connect("attnres.db")) as study:
+        study.execute("DELETE FROM attnres_step_ratios")
+        study.commit()
+    told = " ".join(attnres.prints("report", "--notes").split())
+    command = re.search(r"`attnres (bench [^`]*--study attnres\.db)` times in turn", told)
+    assert command is not None
+    assert attnres.json("report")["arms"][1]["step_ratio"] is None
+
+    attnres.prints(*shlex.split(command[1]), "--rounds", "2")
+
+    assert attnres.json("report")["arms"][1]["step_ratio"]["n"] == 2
+    other = attnres.refuses("bench", "--recipe", "smoke", "--study", "attnres.db")
+    assert "study attnres.db has no recipe smoke (" in other
+    assert "other.db" in attnres.refuses(*STEP, "--study", "other.db")
+    assert not Path("other.db").exists()
 
 
 def test_tables_show_arms_machine_and_the_papers_reading(attnres: Attnres):

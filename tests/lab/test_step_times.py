@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -135,6 +137,72 @@ def test_a_study_from_before_there_were_ratios_gets_them_when_written_to(here: P
     store = Store.open("attnres.db", create=False)
     found = store.step_ratios(store.runs()[0].recipe_digest)
     assert [each.variant for each in found] == ["attnres"]
+
+
+def compiled(plan: Plan, *sets: str) -> Plan:
+    """The plan, timed, of smoke as it is compiled."""
+    recipe = load("smoke", ["train.compile=on", *sets])
+    arms = grid.resolve(["standard", "denseformer"], recipe, 256)
+    plan = grid.make(recipe, arms, (0, 1), plan.fingerprint, "cpu", 1)
+    return step_times.timed(plan, sources.load(recipe), baseline="standard")
+
+
+def test_compiled_steps_of_a_short_study_are_not_timed(plan: Plan, monkeypatch):
+    short = compiled(plan)
+    monkeypatch.setattr(step_times, "_warm", lambda *_: pytest.fail("it is compiled"))
+    found = step_times.compiled(short, sources.load(short.recipe), print, "standard")
+    assert short.seconds is not None
+    assert step_times.SHARE * short.seconds < 120
+    assert [arm.step_ratio for arm in found.arms] == [None, None]
+
+
+@pytest.mark.slow
+def test_compiled_steps_of_a_long_study_are_timed_in_turn_but_for_those_that_are_known(
+    plan: Plan, monkeypatch
+):
+    names, of = [], Trainer.step
+
+    def step(self: Trainer, number: int) -> torch.Tensor:
+        names.append((self.spec.variant, self.settings.compiled))
+        return of(self, number)
+
+    long, told = compiled(plan, "train.tokens=200M"), list[str]()
+    monkeypatch.setattr(Trainer, "step", step)
+    tokens = sources.load(long.recipe)
+    known = step_times.compiled(long, tokens, told.append, "standard", {"denseformer"})
+    assert (names, told, known.arms[1].step_ratio) == ([], [], None)
+    base, dense = step_times.compiled(long, tokens, told.append, "standard").arms
+
+    pair = [("denseformer", True), ("standard", True)]
+    assert names == [*pair[::-1], *pair * (TIMED_STEPS + 1)]
+    assert (base.step_ratio, len(told)) == (None, 1)
+    assert dense.step_ratio is not None
+    assert dense.step_ratio.n == TIMED_STEPS
+    assert dense.step_ratio.high < 5  # without compilation
+
+
+@pytest.mark.slow
+def test_a_report_has_the_time_of_compiled_runs_or_the_command_that_measures_it(
+    here: Path, attnres, monkeypatch
+):
+    typed = ("ablate", "standard", "denseformer", "--recipe", "smoke", "--seeds", "2")
+    typed += ("--set", "train.compile=on", "--set", "train.tokens=2k", "--in-process")
+    code, _, err = attnres(*typed)
+    lacking = attnres.prints("report", "--notes")
+    command, again = (
+        re.findall("`attnres (bench standard denseformer [^`]*)`", " ".join(told.split()))
+        for told in (err, lacking)
+    )
+    assert (code, command) == (0, again)
+    assert attnres.json("report")["arms"][1]["step_ratio"] is None
+
+    attnres.prints(*shlex.split(command[0]), "--rounds", "3")
+    assert attnres.json("report")["arms"][1]["step_ratio"]["n"] == 3
+    Path("attnres.db").rename("timed.db")
+    monkeypatch.setattr(step_times, "SHARE", 1e6)
+    attnres(*typed)
+    assert attnres.json("report")["arms"][1]["step_ratio"]["n"] == TIMED_STEPS
+    assert "no step times" not in attnres.prints("report", "--notes")
 
 
 def test_the_error_of_a_ratio_is_that_of_a_median_by_its_quartiles():
