@@ -12,7 +12,6 @@ import glob
 import hashlib
 import json
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from attnres_cli.config.recipe import Data
+from attnres_cli.data import megatron
 from attnres_cli.data.tokens import Array, Chain, Streams, refuse_beyond
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of
@@ -28,9 +28,6 @@ _VALIDATES = {"val", "valid", "validation"}  # words in the names of files
 _HEADERS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic: version, type of a token
 _EVALUATIONS = 20240522  # llm.c keeps multiple-choice questions in files with this magic
 _HEADER_BYTES = 256 * 4
-_INDEX = struct.Struct("<9sQBQQ")  # magic, version, type of a token, sequences, documents
-_INDEX_MAGIC = b"MMIDIDX\0\0"
-_INDEX_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are floats
 _NPY = b"\x93NUMPY"
 
 _WHOLE = 2**28
@@ -108,13 +105,13 @@ def _mapped(path: Path, config: Data) -> Array:
 def _nanogpt(path: Path, config: Data) -> Array:
     wide = config.vocab_size is not None and config.vocab_size > 2**16
     dtype = np.dtype({"uint16": "<u2", "uint32": "<u4"}[config.dtype or ("uint16", "uint32")[wide]])
-    magic, size = _magic(path), path.stat().st_size
+    magic, size = magic_of(path), path.stat().st_size
     if magic in _HEADERS:
         raise ValueError(
             f"begins with magic {magic}: it is a shard of llm.c or modded-nanogpt; "
             "--set data.source=llmc"
         )
-    if _index(path)[0] == _INDEX_MAGIC:
+    if megatron.index(path)[0] == megatron.MAGIC:
         raise ValueError("has Megatron's index beside it: --set data.source=megatron")
     if size % dtype.itemsize:
         raise ValueError(
@@ -131,7 +128,7 @@ def _nanogpt(path: Path, config: Data) -> Array:
 
 
 def _llmc(path: Path, _config: Data) -> Array:
-    magic, size = _magic(path), path.stat().st_size
+    magic, size = magic_of(path), path.stat().st_size
     if magic == _EVALUATIONS:
         raise ValueError("holds llm.c's multiple-choice questions, no text")
     if magic not in _HEADERS:
@@ -156,36 +153,6 @@ def _llmc(path: Path, _config: Data) -> Array:
     return np.asarray(np.memmap(path, dtype, "r", offset=_HEADER_BYTES, shape=(n_tokens,)))
 
 
-def _megatron(path: Path, _config: Data) -> Array:
-    magic, version, code, n_sequences, _ = _index(path)
-    index = path.with_suffix(".idx")
-    if (magic, version) != (_INDEX_MAGIC, 1):
-        raise ValueError(f"needs an index of Megatron's version 1 beside it, {index.name}")
-    if code not in _INDEX_TYPES:
-        raise ValueError(f"has tokens of type {code} by {index.name}, expected whole numbers")
-    if index.stat().st_size < _INDEX.size + 4 * n_sequences:
-        raise ValueError(f"has an index that is truncated: {index.name}")
-    lengths = np.memmap(index, "<i4", "r", _INDEX.size, (n_sequences,)) if n_sequences else [0]
-    dtype, n_tokens = np.dtype(_INDEX_TYPES[code]), int(np.sum(lengths, dtype=np.int64))
-    if (size := path.stat().st_size) != n_tokens * dtype.itemsize:
-        raise ValueError(
-            f"has {size} bytes, {index.name} says {n_tokens} tokens of {dtype.name}: it is "
-            "truncated, or of another index"
-        )
-    return np.asarray(np.memmap(path, dtype, mode="r"))
-
-
-def _index(path: Path) -> tuple[bytes, int, int, int, int]:
-    """The header of the index beside a file; zeros where there is none."""
-    index = path.with_suffix(".idx")
-    head = b""
-    if index.is_file():
-        with index.open("rb") as file:
-            head = file.read(_INDEX.size)
-    magic, version, code, sequences, documents = _INDEX.unpack(head.ljust(_INDEX.size, b"\0"))
-    return magic, version, code, sequences, documents
-
-
 def _npy(path: Path, _config: Data) -> Array:
     with path.open("rb") as file:
         start = file.read(len(_NPY))
@@ -204,10 +171,16 @@ def _npy(path: Path, _config: Data) -> Array:
     return np.asarray(array)
 
 
-FORMATS = {"nanogpt": _nanogpt, "llmc": _llmc, "megatron": _megatron, "npy": _npy}
+FORMATS = {
+    "nanogpt": _nanogpt,
+    "llmc": _llmc,
+    "megatron": lambda path, _: megatron.tokens(path),
+    "npy": _npy,
+}
 
 
-def _magic(path: Path) -> int:
+def magic_of(path: Path) -> int:
+    """The first four bytes, as a number."""
     with path.open("rb") as file:
         return int.from_bytes(file.read(4), "little", signed=True)
 
