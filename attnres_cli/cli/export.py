@@ -102,6 +102,11 @@ def _export_weights(asked: Exporting, run: int) -> None:
     written = write(store, record, folder, to_hf=to_hf)
     for file in written.files:
         typer.echo(f"{file}  {file.stat().st_size:,} bytes")
+    if store.recipe(record.recipe_digest).data.documents == "isolated":
+        note(
+            "trained with data.documents=isolated: the exported model takes a row as one document; "
+            "give it one document per row"
+        )
     if written.no_tokenizer:
         note(f"no tokenizer is among them: {written.no_tokenizer}")
     if to_hf:

@@ -60,7 +60,9 @@ MEANINGS = {
     "data.val_path": "What validates. Unset: a part of path.",
     "data.val_fraction": "Share that validates, where no other key says what does.",
     "data.tokenizer": "FILE.json or tiktoken:NAME. Unset: bytes.",
-    "data.separator": "Text between documents. Unset: the tokenizer's end of text, or a newline.",
+    "data.separator": "Text between documents. Unset: the tokenizer's end of text, or a newline. "
+    "Of token files, the number of the token that ends a document.",
+    "data.documents": "isolated: no token attends to another document.",
     "data.vocab_size": "Size of the vocabulary. Unset: read from short files.",
     "data.dtype": "Type of a token in files. Unset: uint32 if vocab_size needs it.",
     "data.subset": "Configuration of the data set.",

@@ -116,6 +116,15 @@ class Recipe(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _documents_can_be_isolated(self) -> Recipe:
+        if self.data.documents == "isolated" and "kda" in self.model.attention:
+            raise ValueError(
+                "data.documents isolated needs softmax or mla attention, kda carries state across "
+                "documents: --set model.attention=softmax"
+            )
+        return self
+
     @property
     def tokens_per_step(self) -> int:
         """Tokens of one optimiser step."""

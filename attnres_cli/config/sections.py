@@ -98,15 +98,16 @@ TEXTS = ("stdlib", "text", "huggingface")
 READ_BY: Readers = {
     "stdlib": ("tokenizer", "edition"),
     "text": (
-        "path", "val_path", "tokenizer", "separator", "deduplicate", "column", "split", "val_split",
+        "path", "val_path", "tokenizer", "separator", "documents", "deduplicate", "column", "split",
+        "val_split",
     ),
-    "nanogpt": ("path", "val_path", "vocab_size", "dtype"),
-    "llmc": ("path", "val_path", "vocab_size"),
-    "megatron": ("path", "val_path", "vocab_size"),
-    "npy": ("path", "val_path", "vocab_size"),
+    "nanogpt": ("path", "val_path", "vocab_size", "separator", "documents", "dtype"),
+    **dict.fromkeys(
+        ("llmc", "megatron", "npy"), ("path", "val_path", "vocab_size", "separator", "documents")
+    ),
     "huggingface": (
-        "path", "tokenizer", "separator", "subset", "split", "val_split", "column", "rows",
-        "streaming", "deduplicate",
+        "path", "tokenizer", "separator", "documents", "subset", "split", "val_split", "column",
+        "rows", "streaming", "deduplicate",
     ),
     "pointers": ("nodes", "hops"),
     "permutations": ("degree", "length"),
@@ -142,7 +143,11 @@ class Data(Section):
     val_path: Annotated[str | None, BeforeValidator(text_of_path)] = None  # else a part of path
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05  # where `is_divided`
     tokenizer: str | None = None  # None: bytes. FILE.json, or tiktoken:NAME
-    separator: str | None = None  # between documents; None: data/tokenizers.py says; or none
+    separator: Annotated[str | None, BeforeValidator(text_of_path)] = None
+    """Between documents; None: data/tokenizers.py says; or none. Of token files, the number of the
+    token that ends a document: read where they are isolated.
+    """
+    documents: Literal["joined", "isolated"] = "joined"  # whether tokens attend across separators
     vocab_size: Annotated[Count, Field(le=2**24)] | None = None  # None: found in short files
     dtype: Literal["uint16", "uint32"] | None = None  # None: uint32 where vocab_size needs it
     subset: str | None = None  # the dataset's configuration
@@ -177,6 +182,17 @@ class Data(Section):
                 f"recall asks for {self.pairs} pairs with different keys, got {self.keys} keys; "
                 f"--set data.keys={2 * self.pairs}"
             )
+        if self.separator is not None and self.source not in TEXTS:
+            if self.documents == "joined":
+                raise ValueError(
+                    "separator of token files is read with documents: isolated; add --set "
+                    "data.documents=isolated"
+                )
+            if not (self.separator.isascii() and self.separator.isdigit()):
+                raise ValueError(
+                    "separator of token files is the number of a token, such as 50256, got "
+                    f"'{self.separator}'"
+                )
         return self
 
     @property
@@ -187,9 +203,12 @@ class Data(Section):
 
     def fixed(self) -> dict[str, Any]:
         """What a recipe's digest sees: all that is set, but for places (of val_path whether it is
-        set) and for what is seen in the tokens alone.
+        set) and for what is seen in the tokens alone, as separators of joined documents are.
         """
-        held = self.model_dump(exclude={"path", "val_path", "separator"}, exclude_none=True)
+        held = self.model_dump(exclude={"path", "val_path"}, exclude_none=True)
+        if self.documents == "joined":
+            del held["documents"]
+            held.pop("separator", None)
         if self.edition == 1:
             del held["edition"]
         if not self.deduplicate:

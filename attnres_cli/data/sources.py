@@ -11,6 +11,7 @@ from attnres_cli.data import (
     duplicates,
     huggingface,
     overlap,
+    separators,
     stdlib,
     synthetic,
     text,
@@ -37,6 +38,8 @@ def load(recipe: Recipe) -> Tokens:
         return synthetic.episodes(config, recipe.model.seq_len, recipe.train.eval_tokens)
     is_text = config.source not in tokenfiles.FORMATS
     tokens = _texts(config) if is_text else tokenfiles.load(config)
+    if config.documents == "isolated":
+        tokens = tokens.isolated(separators.of(config))
     tokens.check(recipe.model.seq_len, recipe.train.eval_tokens)
     unit = "byte" if is_text and config.tokenizer in (None, "bytes") else "token"
     found = overlap.measure(tokens.train, tokens.val, tokens.fingerprint).words(
@@ -70,6 +73,8 @@ def _texts(config: Data) -> Streams:
     tokens = tokenizers.streams(config.source, train, val, config.tokenizer, separator, key)
     joined = tokenizers.between((train, val), config.tokenizer, separator)
     tokens = replace(tokens, split="; ".join(filter(None, (split, *remarks, joined))))
+    if config.documents == "isolated":
+        separators.check(config, (train, tokens.train), (val, tokens.val))
     if key:
         tokenizers.remember(key, tokens)
     return tokens

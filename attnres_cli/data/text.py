@@ -73,6 +73,8 @@ class Found:
         if self.train_rows is None and self.val_rows is None:
             return None
         held = self.config.model_dump(exclude={"path", "val_path", "tokenizer"})
+        if held["documents"] == "joined":
+            del held["documents"]
         places = [found for found in (self.train, self.val) if found is not None]
         stats = [
             [str(each.path.resolve()), each.path.stat().st_size, each.path.stat().st_mtime_ns]

@@ -10,7 +10,7 @@ import bisect
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -74,6 +74,7 @@ class Tokens(ABC):
     fingerprint: str  # 16 hex digits; equal data, equal digits
     vocab_size: int
     floor: float | None = None  # least mean loss on evaluation windows, nats per token, if known
+    separator: int | None = None  # ends a document, beyond which no token attends; None: all do
 
     @abstractmethod
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
@@ -101,6 +102,18 @@ class Streams(Tokens):
     n_bytes: int | None = None  # of the text, or of the files; None: one per token
     val_text: bytes | None = None  # as much as compressors are shown; None: unknown
     split: str | None = None  # in words, what trains and what validates
+    separator: int | None = None
+
+    def isolated(self, separator: int) -> Streams:
+        """The same, in documents that end with this token. Raises DataError where training tokens
+        have none, as far as they are looked at for reference lines.
+        """
+        if not (_spread(self.train, reference.TRAIN_TOKENS) == separator).any():
+            raise DataError(
+                f"data.documents isolated: no token {separator} ends a document of the training "
+                "data; --set data.documents=joined"
+            )
+        return replace(self, separator=separator)
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Random windows. Raises DataError where a token is beyond the vocabulary."""

@@ -132,6 +132,7 @@ def _weighed(arm: Arm, plan: Plan, tokens: Tokens) -> Arm:
     train = recipe.train.of_rank(settings.ranks)
     key = (
         *(arm.variant, arm.code, recipe.model, recipe.optim.optimizer, tokens.vocab_size),
+        tokens.separator is None,
         *(train.rows, train.rows < train.batch_size, train.checkpoint_activations),
         *(settings.device, settings.precision, settings.engine, settings.ranks),
     )

@@ -25,7 +25,8 @@ _PARTS = (12, 24, 36)
 """Layers of models that tell what a deeper one holds: multiples of most blocks."""
 
 _LONGEST = 128
-"""Tokens of a sequence that is counted: of a longer one no kind of attention holds more per token.
+"""Tokens of a sequence that is counted: of a longer one no kind of attention holds more per token,
+but a mask of documents does, with which sequences are counted whole.
 KDA makes operations for every 16 tokens of a sequence, in every layer.
 """
 
@@ -66,7 +67,7 @@ def of_step(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory | None:
 
 def _counted(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory:
     train, seq_len = spec.recipe.train.of_rank(settings.ranks), spec.recipe.model.seq_len
-    n_parts = math.ceil(seq_len / _LONGEST)
+    n_parts = math.ceil(seq_len / _LONGEST) if tokens.separator is None else 1
     rows, length = n_parts * train.rows, math.ceil(seq_len / n_parts)
     with _counting(spec, tokens, settings, rows * length) as held:
         trainer = Trainer(spec, tokens, settings.uncompiled, torch.device("cpu"))

@@ -33,6 +33,7 @@ from attnres_cli.nn.residual import (
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.transfer import Transfer
 from attnres_cli.nn.trunk import kinds
+from attnres_cli.nn.trunk.documents import mask as mask_of
 from attnres_cli.nn.trunk.kind import Heads, Kind
 from attnres_cli.nn.trunk.linear import Linear
 from attnres_cli.nn.trunk.norm import RMSNorm
@@ -56,17 +57,23 @@ class Sublayer(nn.Sequential):
         return self.kind.cache(length)
 
     def forward(
-        self, h: Hidden | Inputs | Heads, cache: object = None, *, to_heads: bool = False
+        self,
+        h: Hidden | Inputs | Heads,
+        cache: object = None,
+        *,
+        to_heads: bool = False,
+        mask: Tensor | None = None,
     ) -> Any:
         """(B, T, D) -> (B, T, D), of tokens that follow those in the cache. An open attention also
-        goes in two steps: `to_heads` ends with its Heads, and takes these, changed or not, for h.
+        goes in two steps: `to_heads` ends with its Heads, and takes these, changed or not, for h. A
+        mask of documents is for an attention without a cache.
         """
-        is_before = not isinstance(h, Heads)
+        is_before, isolated = not isinstance(h, Heads), {} if mask is None else {"mask": mask}
         for part in self:
             if isinstance(part, Kind):
                 if to_heads:
                     return part.heads(h)  # type: ignore[operator]
-                h = part(h) if cache is None else part(h, cache)
+                h = part(h, **isolated) if cache is None else part(h, cache)
                 is_before = True
             elif isinstance(h, Inputs):
                 h = Inputs(*(map(part, h) if cache is None else part(torch.stack(h))))
@@ -111,13 +118,15 @@ class Transformer(nn.Module):
         # design, would set designs that average their sources apart from `standard` at step 0.
         self.embed_scale = 1 / TIED_EMBEDDING_STD if shape.tie_embeddings else 1.0
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor:
         """Logits (B, T, vocab_size) of the next token, from tokens (B, T).
 
         With targets (B, T) instead their mean loss, in nats per token. Of a large vocabulary the
-        logits are then never all in memory at once.
+        logits are then never all in memory at once. With `documents`, see `hidden`.
         """
-        hidden = self.hidden(tokens)
+        hidden = self.hidden(tokens, documents=documents)
         return self.head(hidden) if targets is None else self.loss(hidden, targets)
 
     def loss(self, hidden: Hidden, targets: Tensor) -> Tensor:
@@ -127,21 +136,35 @@ class Transformer(nn.Module):
             return next_token_loss(self.head(hidden), targets)
         return chunked_loss(hidden, self.head.weight, targets, n_parts, self.shape.softcap)
 
-    def hidden(self, tokens: Tensor, caches: Sequence[object] = ()) -> Hidden:
+    def hidden(
+        self, tokens: Tensor, caches: Sequence[object] = (), documents: Tensor | None = None
+    ) -> Hidden:
         """What the head sees (B, T, D), from tokens (B, T).
 
         With caches, one per sublayer, the tokens follow those that the caches have seen, and are
         added to them. The residual needs none: nothing in it moves between time steps.
+
+        Without caches, `documents` (B, T) may number the document of each token: none attends to
+        another document. Rotary positions go on: attention sees their differences only. Raises
+        TypeError where the shape has KDA, which has no mask.
         """
-        state = self.residual.start(self.embedded(tokens))
-        state = self.advance(state, range(1, len(self.sublayers) + 1), caches)
+        x = self.embedded(tokens)
+        mask = None if documents is None else mask_of(documents, x)
+        every = range(1, len(self.sublayers) + 1)
+        state = self.advance(self.residual.start(x), every, caches, mask)
         return self.norm(self.residual.finish(state))
 
-    def advance(self, state: Any, sublayers: range, caches: Sequence[object] = ()) -> Any:
+    def advance(
+        self,
+        state: Any,
+        sublayers: range,
+        caches: Sequence[object] = (),
+        mask: Tensor | None = None,
+    ) -> Any:
         """The state of the residual after these sublayers, counted from 1, from that before."""
         for l in sublayers:
             h, state = self.residual.read(state, l)
-            y, state = self._output(l, h, state, caches)
+            y, state = self._output(l, h, state, caches, mask)
             state = self.residual.write(state, l, y)
         return state
 
@@ -149,16 +172,19 @@ class Transformer(nn.Module):
         """Empty ones for `hidden`, with room for so many tokens; None for a sublayer without."""
         return [f.cache(length) for f in self.sublayers]  # type: ignore[operator]
 
-    def trace(self, tokens: Tensor) -> tuple[list[Hidden], list[Hidden | Inputs]]:
+    def trace(
+        self, tokens: Tensor, documents: Tensor | None = None
+    ) -> tuple[list[Hidden], list[Hidden | Inputs]]:
         """v_0..v_L, the embedding and what the sublayers put out, and h_1..h_L+1, what they and the
-        output norm see, each (B, T, D), from tokens (B, T).
+        output norm see, each (B, T, D), from tokens (B, T), and `documents` as in `hidden`.
         """
         values, seen = [self.embedded(tokens)], list[Hidden | Inputs]()
+        mask = None if documents is None else mask_of(documents, values[0])
         state = self.residual.start(values[0])
         for l in range(1, len(self.sublayers) + 1):
             h, state = self.residual.read(state, l)
             seen.append(h)
-            y, state = self._output(l, h, state)
+            y, state = self._output(l, h, state, mask=mask)
             values.append(y)
             state = self.residual.write(state, l, y)
         return values, [*seen, self.residual.finish(state)]
@@ -169,10 +195,17 @@ class Transformer(nn.Module):
         return x if self.embed_scale == 1 else x * self.embed_scale
 
     def _output(
-        self, l: int, h: Hidden | Inputs, state: Any, caches: Sequence[object] = ()
+        self,
+        l: int,
+        h: Hidden | Inputs,
+        state: Any,
+        caches: Sequence[object] = (),
+        mask: Tensor | None = None,
     ) -> tuple[Hidden, Any]:
         """What sublayer l makes of h, and the state, which may have seen an attention's values."""
-        f = self.sublayers[l - 1]
+        f: Callable[..., Any] = self.sublayers[l - 1]
+        if l % 2 and mask is not None:
+            f = partial(f, mask=mask)
         if l % 2 and self.residual.sees_values:
             heads = self._recomputed(partial(f, to_heads=True), h)
             v, state = self.residual.values(state, l, heads.v)

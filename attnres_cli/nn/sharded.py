@@ -79,9 +79,12 @@ class _Part(Sublayer):
             *(_cut(part, shape, rank, ranks) if isinstance(part, Kind) else part for part in f)
         )
 
-    def forward(self, h: Any, cache: object = None, *, to_heads: bool = False) -> Hidden:
+    def forward(
+        self, h: Any, cache: object = None, *, to_heads: bool = False, mask: Tensor | None = None
+    ) -> Hidden:
         """(B, t, D) -> (B, t, D)."""
         assert not to_heads
+        assert mask is None
         for part in self:
             if not isinstance(part, Kind):
                 h = Inputs(*map(part, h)) if isinstance(h, Inputs) else part(h)

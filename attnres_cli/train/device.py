@@ -177,6 +177,11 @@ def _cut(recipe: Recipe, ranks: int) -> str:
         raise UsageError(
             "model.tie_embeddings: in a pipeline embedding and head are on two ranks; take ddp"
         )
+    if recipe.data.documents == "isolated":
+        raise UsageError(
+            "data.documents isolated: later stages of a pipeline see no separators: --set "
+            "train.parallel=ddp"
+        )
     try:
         schedule_of(asked.named(), asked.virtual)
     except ValueError as error:

@@ -90,14 +90,16 @@ def measure(
     targets: Tensor,
     step: int,
     autocast: AbstractContextManager[object],
+    documents: Tensor | None = None,
 ) -> Probe:
     """All of the above after `step` steps, by one forward and one backward pass, never compiled.
-    Weights, gradients and torch's generators stay as they were. `targets` follow `inputs`, (B, T).
+    Weights, gradients and torch's generators stay as they were. `targets` follow `inputs`, (B, T),
+    whose `documents` (B, T) are isolated if given.
     """
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.enable_grad(), evaluating(model):
         with autocast:
-            values, inputs_of = model.trace(inputs)
+            values, inputs_of = model.trace(inputs, documents)
             seen = [h.q if isinstance(h, Inputs) else h for h in inputs_of]
             imbalance = _imbalances(model, seen)
             loss = next_token_loss(model.head(model.norm(seen[-1])), targets)

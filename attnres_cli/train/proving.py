@@ -4,8 +4,9 @@ Tokens are changed from some time on, in every sequence of a batch but one. What
 all that came before, and of the other sequence, must be the same bits, in evaluation and in
 training; else the design passes on what it is to predict. Where the order of an engine's sums
 depends on the tokens (an expert's product has as many rows as tokens choose it), bits may differ by
-rounding, which is then measured. Proofs on a fresh, small model (nn/proofs) are not enough: a leak
-may begin at 48 tokens, or with a gate that training opens.
+rounding, which is then measured. Where documents are isolated, all tokens before a separator are
+changed too, and what is after it must be the same. Proofs on a fresh, small model (nn/proofs) are
+not enough: a leak may begin at 48 tokens, or with a gate that training opens.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,19 @@ _N_TIMES = 5  # at the least, from which tokens are changed
 _ROUNDING = 16  # times what the last bit of every sum does to the median token
 _MOST = {"fp32": 1e-3, "bf16": 0.1}  # of a token's size, that is rounding: chance moves it further
 _FEW = 0.01  # of all tokens, which rounding may have sent to another expert
+
+
+class _Change(NamedTuple):
+    """Windows (B, T + 1) with other tokens; which tokens (B, T) must not see that, and of each row
+    the place (B,) of the one that is nearest to the change; in words, what was changed from or up
+    to each place `at` (B,).
+    """
+
+    windows: Tensor
+    kept: Tensor
+    nearest: Tensor
+    at: Tensor
+    words: str
 
 
 @torch.no_grad()
@@ -54,27 +68,28 @@ def prove(trainer: Trainer, when: str = "with its trained weights") -> dict[str,
     first validation batch, in evaluation and as it trains. Ranks make the same call.
     """
     recipe, tokens = trainer.spec.recipe, trainer.tokens
-    batches = tokens.eval_batches(recipe.train.eval_tokens, trainer.rows, recipe.model.seq_len)
-    windows = torch.from_numpy(next(iter(batches)))
+    evals = tokens.eval_batches(recipe.train.eval_tokens, trainer.rows, recipe.model.seq_len)
+    windows = torch.from_numpy(next(iter(evals)))
     generator = torch.Generator().manual_seed(trainer.spec.seed)
-    changes = list(_changes(windows, tokens.vocab_size, generator))
+    batches = [(windows, list(_changes(windows, tokens.vocab_size, generator)))]
+    if tokens.separator is not None:
+        batches.append(_beyond(windows, tokens.vocab_size, tokens.separator, generator))
     found = {CAUSAL: "", REPEATS: "", TRACELESS: ""}
     for trains in (False, True):
         trainer.model.train(trains)
         mode = f"{when}, in {'training' if trains else 'evaluation'}"
         try:
-            wrong = dict(_wrong(trainer, windows, changes))
+            wrong = [each for batch in batches for each in _wrong(trainer, *batch)]
         finally:
             trainer.model.train()
-        found |= {name: f"{mode}, {text}" for name, text in wrong.items() if not found[name]}
+        for name, text in wrong:
+            found[name] = found[name] or f"{mode}, {text}"
     return found
 
 
-def _changes(
-    windows: Tensor, vocab_size: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Windows (B, T + 1) with other tokens from a time on, and these times (B,): 1, the middle, the
-    last and random ones. Of several sequences the last one keeps its tokens, its time is T.
+def _changes(windows: Tensor, vocab_size: int, generator: torch.Generator) -> Iterator[_Change]:
+    """Other tokens from a time on: 1, the middle, the last and random ones. Of several sequences
+    the last one keeps its tokens, its time is T.
     """
     rows, length = windows.shape[0], windows.shape[1] - 1
     n = max(1, rows - 1)
@@ -84,33 +99,49 @@ def _changes(
     for first in range(0, n_passes * n, n):
         at = torch.tensor([*times[first : first + n], *[length] * (rows - n)])
         is_new = torch.arange(length + 1) >= at[:, None]
-        others = (windows + torch.randint(1, vocab_size, windows.shape, generator=generator)) % (
-            vocab_size
-        )
-        yield torch.where(is_new, others, windows), at
+        changed = torch.where(is_new, _others(windows, vocab_size, generator), windows)
+        yield _Change(changed, ~is_new[:, :-1], at - 1, at, "from position {} on")
+
+
+def _beyond(
+    windows: Tensor, vocab_size: int, separator: int, generator: torch.Generator
+) -> tuple[Tensor, list[_Change]]:
+    """Windows with a separator in the middle or at a random place, and other tokens before it."""
+    rows, length = windows.shape[0], windows.shape[1] - 1
+    at = torch.randint(0, length - 1, (rows,), generator=generator)
+    at[0] = (length - 1) // 2
+    place = torch.arange(length + 1)
+    windows = torch.where(place == at[:, None], separator, windows)
+    others = _others(windows, vocab_size, generator)
+    changed = torch.where(place < at[:, None], others, windows)
+    kept = place[:-1] > at[:, None]
+    return windows, [_Change(changed, kept, at + 1, at, "before the separator at position {}")]
+
+
+def _others(windows: Tensor, vocab_size: int, generator: torch.Generator) -> Tensor:
+    return (windows + torch.randint(1, vocab_size, windows.shape, generator=generator)) % vocab_size
 
 
 def _wrong(
-    trainer: Trainer, windows: Tensor, changes: Sequence[tuple[Tensor, Tensor]]
+    trainer: Trainer, windows: Tensor, changes: Sequence[_Change]
 ) -> Iterator[tuple[str, str]]:
     """What is wrong in one mode. Ranks go on alike, though only one may see it."""
     before = _seen(trainer, windows)
     left = trace.held(trainer.model.residual)
-    for changed, at in changes:
-        kept = torch.arange(windows.shape[1] - 1) < at[:, None]
-        after = _seen(trainer, changed)
-        if not trainer.largest_over_ranks(_differs(before, after, kept)):
+    for change in changes:
+        after = _seen(trainer, change.windows)
+        if not trainer.largest_over_ranks(_differs(before, after, change.kept)):
             continue
         if not trainer.largest_over_ranks(
-            _is_more(before, after, kept, at, _rounding(trainer, windows, before))
+            _is_more(before, after, change, _rounding(trainer, windows, before))
         ):
             continue
         if trainer.largest_over_ranks(
-            _differs(before, _seen(trainer, windows), torch.ones_like(kept))
+            _differs(before, _seen(trainer, windows), torch.ones_like(change.kept))
         ):
             yield REPEATS, "the same batch gives other numbers when it is computed again"
         else:
-            yield CAUSAL, _where(trainer, windows, changed, at)
+            yield CAUSAL, _where(trainer, windows, change)
         break
     if names := trace.changed(left, trace.held(trainer.model.residual)):
         yield TRACELESS, f"a batch leaves a trace in the design: {names}"
@@ -168,27 +199,27 @@ def _moves(before: Tensor, after: Tensor) -> Tensor:
     return off.nan_to_num(torch.inf)
 
 
-def _is_more(before: Tensor, after: Tensor, kept: Tensor, at: Tensor, rounding: float) -> int:
+def _is_more(before: Tensor, after: Tensor, change: _Change, rounding: float) -> int:
     """1 where kept tokens moved by more than rounding: one in a hundred, or most of those just
-    before a change.
+    beside a change.
     """
     if not before.numel():
         return 0
     is_moved = (_moves(before, after) > rounding).cpu()
-    last = is_moved[torch.arange(len(at)), at - 1]
-    return int(is_moved[kept].float().mean() > _FEW or last.float().mean() > 0.5)
+    nearest = is_moved[torch.arange(len(change.nearest)), change.nearest]
+    return int(is_moved[change.kept].float().mean() > _FEW or nearest.float().mean() > 0.5)
 
 
-def _where(trainer: Trainer, windows: Tensor, changed: Tensor, at: Tensor) -> str:
+def _where(trainer: Trainer, windows: Tensor, change: _Change) -> str:
     """Which token sees a change that it must not see, and which sublayer reads it first."""
-    kept = torch.arange(windows.shape[1] - 1) < at[:, None]
-    l, row, time = _first(trainer, windows, changed, kept)
+    kept = change.kept
+    l, row, time = _first(trainer, windows, change.windows, kept)
     alone, mine = windows.clone(), torch.zeros_like(kept)
-    alone[row], mine[row] = changed[row], kept[row]
+    alone[row], mine[row] = change.windows[row], kept[row]
     is_own = _first(trainer, windows, alone, mine)[0] <= len(trainer.model.sublayers) + 1
     reader = f"sublayer {l} reads" if l <= len(trainer.model.sublayers) else "the head sees"
-    change = f"tokens changed from position {at[row]} on" if is_own else "other sequences"
-    return f"{change} change what {reader} at position {time} of sequence {row}"
+    what = f"tokens changed {change.words.format(change.at[row])}" if is_own else "other sequences"
+    return f"{what} change what {reader} at position {time} of sequence {row}"
 
 
 def _first(

@@ -16,6 +16,7 @@ from attnres_cli.data.tokens import Tokens
 from attnres_cli.nn import variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
+from attnres_cli.nn.trunk.documents import numbered
 from attnres_cli.nn.trunk.moe import balance
 from attnres_cli.records.run import Probe, RunSpec, Settings
 from attnres_cli.train import movement, probes
@@ -30,8 +31,10 @@ from attnres_cli.train.optimizers import (
     transfer_of,
 )
 
-Forward = Callable[[Tensor, Tensor], Tensor]
-"""Tokens and targets (B, T) to the mean loss in nats per token."""
+Forward = Callable[..., Tensor]
+"""Tokens and targets (B, T), and where documents are isolated their numbers (B, T), to the mean
+loss in nats per token.
+"""
 
 Kept = tuple[dict[str, Any], dict[str, Tensor]]
 """State and tensors of a checkpoint."""
@@ -163,7 +166,8 @@ class Trainer:
         model, recipe = self.whole(), self.spec.recipe
         with engines.use(self.settings.uncompiled.engine):
             found = probes.measure(
-                model, design, windows[:, :-1], windows[:, 1:], step, self._autocast()
+                *(model, design, windows[:, :-1], windows[:, 1:], step, self._autocast()),
+                *self._documents(windows),
             )
         moved = movement.movement(
             self._began,
@@ -192,7 +196,12 @@ class Trainer:
     def _loss(self, forward: Forward, settings: Settings, windows: Tensor) -> Tensor:
         """The one place where a model is run: by these settings' engine and precision."""
         with engines.use(settings.engine), self._autocast():
-            return forward(windows[:, :-1], windows[:, 1:])
+            return forward(windows[:, :-1], windows[:, 1:], *self._documents(windows))
+
+    def _documents(self, windows: Tensor) -> tuple[Tensor, ...]:
+        """(B, T) of windows (B, T + 1), where no token attends to another document; else none."""
+        separator = self.tokens.separator
+        return () if separator is None else (numbered(windows[:, :-1], separator),)
 
     def _on_device(self, windows: Tensor) -> Tensor:
         if self.device.type == "cuda":

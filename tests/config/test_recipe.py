@@ -42,7 +42,7 @@ OTHER = {
     **typed("model", "tie_embeddings=yes rope_theta=5e5 norm_eps=1e-5"),
     **typed("data", "source=text path=elsewhere val_path=elsewhere val_fraction=0.1"),
     **typed("data", "edition=2 deduplicate=yes tokenizer=words.json separator=none"),
-    **typed("data", "vocab_size=50257 dtype=uint32"),
+    **typed("data", "documents=isolated vocab_size=50257 dtype=uint32"),
     **typed("data", "subset=other split=other val_split=other column=other rows=100 streaming=yes"),
     **typed("data", "nodes=9 hops=5 degree=5 length=5 pairs=9 keys=33 values=33"),
     **typed(
@@ -72,7 +72,7 @@ READ_BY = {
     **dict.fromkeys(
         [f"model.{key}" for key in ("n_experts", "top_k", "n_shared_experts")], ("model.mlp=moe",)
     ),
-    **dict.fromkeys(["data.val_path", "data.deduplicate"], ("data.source=text",)),
+    **dict.fromkeys(["data.val_path", "data.deduplicate", "data.documents"], ("data.source=text",)),
     **dict.fromkeys(["data.vocab_size", "data.dtype"], ("data.source=nanogpt",)),
     **dict.fromkeys(
         [f"data.{key}" for key in ("subset", "split", "val_split", "column", "rows", "streaming")],
@@ -159,6 +159,10 @@ REFUSED = {
     "data={source: recall, values: 1}": ("values",),
     "data={source: recall, pairs: 40}": ("pairs",),
     "data={source: nanogpt, dtype: int8}": ("dtype",),
+    "data.documents=isolated": ("got source: stdlib", "--set data.source=text"),
+    "data={source: recall, documents: isolated}": ("got source: recall", "data.source=text"),
+    "data={source: nanogpt, separator: 3}": ("token files", "--set data.documents=isolated"),
+    "data={source: npy, separator: end, documents: isolated}": ("number of a token", "got 'end'"),
     "data={source: text, val_fraction: }": ("val_fraction",),
     **{
         text: ("--set takes section.key=value", f"'{text}'")
@@ -275,6 +279,9 @@ def test_an_impossible_override_is_refused_in_a_line_with_its_key_and_what_is_al
         if words[0].startswith(("valid", "integer", "greater", "less", "finite")):
             assert override.partition("=")[0] in message
     assert "(and 2 more)" in refusal(lab, "optim.lr=0", "optim.clip=0", "optim.eps=0")
+    kda = ["model.attention=[softmax, kda]", "model.positions=none"]
+    isolated = refusal(lab, "data.source=text", "data.documents=isolated", *kda)
+    assert "kda carries state across documents: --set model.attention=softmax" in isolated
     for other in ("source=recall", "source=text val_path=b", "source=huggingface val_split=test"):
         sets = [f"data.{each}" for each in other.split()]
         assert recipes.load(lab, sets)
@@ -344,6 +351,14 @@ def test_the_digest_does_not_see_names_and_places(lab: str):
         for place in "bc"
     )
     assert here.digest == there.digest
+
+
+def test_the_digest_sees_the_separator_of_isolated_token_files_and_no_key_of_joined_ones(lab: str):
+    given = ["data.source=nanogpt", "data.documents=isolated"]
+    digests = [recipes.load(lab, [*given, f"data.separator={n}"]).digest for n in (3, 4)]
+    assert digests[0] != digests[1]
+    data = recipes.load(lab, ["data.source=text", "data.documents=joined", "data.separator=|"]).data
+    assert data.fixed() == {"source": "text", "val_fraction": 0.05}
 
 
 def test_the_digest_sees_every_other_key(lab: str):

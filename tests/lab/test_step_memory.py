@@ -62,7 +62,10 @@ def predicted(spec: RunSpec, precision: str = "fp32") -> Memory:
 def measured(spec: RunSpec, precision: str = "fp32") -> int:
     """Bytes at the peak of the third step."""
     given = replace(SETTINGS, precision=precision)
-    trainer = Trainer(spec, sources.load(spec.recipe), given, CPU)
+    return measured_of(Trainer(spec, sources.load(spec.recipe), given, CPU))
+
+
+def measured_of(trainer: Trainer) -> int:
     for step in range(2):
         trainer.step(step)
     states = [value for each in trainer.optimizers for value in each.state.values()]
@@ -89,6 +92,16 @@ def test_the_peak_of_every_design_is_predicted(design: str):
 def test_the_peak_of_every_kind_of_training_is_predicted(design: str, kind: str):
     spec, precision = spec_of(design, *KINDS[kind]), "bf16" if kind == "bf16" else "fp32"
     assert predicted(spec, precision).peak == pytest.approx(measured(spec, precision), rel=0.02)
+
+
+def test_a_mask_of_documents_counts_as_long_as_the_sequences_are():
+    spec = spec_of("attnres", "model.seq_len=512", "train.batch_size=2", "model.d_model=32")
+    tokens = sources.load(spec.recipe)
+    joined = of_step(spec, tokens, SETTINGS)
+    isolated = of_step(spec, tokens.isolated(10), SETTINGS)
+    assert isolated.peak - joined.peak == pytest.approx(2 * 4 * 512**2, rel=0.5)
+    trainer = Trainer(spec, tokens.isolated(10), SETTINGS, CPU)
+    assert isolated.peak == pytest.approx(measured_of(trainer), rel=0.02)
 
 
 def test_logits_computed_in_parts_hold_less(monkeypatch: pytest.MonkeyPatch):

@@ -190,6 +190,10 @@ def test_an_ablation_in_a_pipeline_gives_the_losses_of_one_process(tmp_path: Pat
     [
         (["train.pipeline.stages=4"], "train.pipeline.stages=4, and torchrun has started 2 ranks"),
         (["train.pipeline.virtual=9"], "no more chunks than the 4 sublayers: got 2 of 9"),
+        (
+            ["data.source=text", "data.documents=isolated"],
+            "stages of a pipeline see no separators: --set train.parallel=ddp",
+        ),
         (["model.tie_embeddings=true"], "embedding and head are on two ranks"),
         (["train.pipeline.schedule=ZBVZeroBubble"], "splits backward into one pass"),
         (["train.pipeline.schedule=1f1b"], "has one chunk per rank: 2 virtual stages take"),

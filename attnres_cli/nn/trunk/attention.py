@@ -42,12 +42,19 @@ class Attention(Kind):
             norms = (RMSNorm(shape.d_head, eps=shape.norm_eps) for _ in range(2))
             self.norms = nn.ModuleList(norms)
 
-    def forward(self, h: Hidden | Inputs | Heads, cache: KeysAndValues | None = None) -> Hidden:
-        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
+    def forward(
+        self,
+        h: Hidden | Inputs | Heads,
+        cache: KeysAndValues | None = None,
+        mask: Tensor | None = None,
+    ) -> Hidden:
+        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen. A
+        mask (B, 1, T, T) of documents is added to the scores, where there is no cache.
+        """
         if isinstance(h, Inputs) and cache is None:
             h = self.heads(h)
         if isinstance(h, Heads):
-            return self._attend(h, cache)
+            return self._attend(h, cache, mask)
         start = 0 if cache is None else cache.seen
         qkv = self.qkv(h) if isinstance(h, Tensor) else torch.cat(self._projected(h), dim=-1)
         qkv = qkv.unflatten(-1, (-1, self.d_head))  # (B, T, H + 2K, d_head)
@@ -62,7 +69,7 @@ class Attention(Kind):
             q, k, v = self.rotary(qkv, *sizes, start)
         if cache is not None:
             k, v = cache.extend(k, v)
-        return self.out(attended(q, k, v, start).transpose(1, 2).flatten(-2))
+        return self.out(attended(q, k, v, start, mask=mask).transpose(1, 2).flatten(-2))
 
     def heads(self, h: Hidden | Inputs) -> Heads:
         """What h, or each of three, is projected to."""
@@ -79,7 +86,7 @@ class Attention(Kind):
         sizes = [n * self.d_head for n in (self.n_heads, self.n_kv_heads, self.n_kv_heads)]
         return [linear(x, w) for x, w in zip(h, self.qkv.weight.split(sizes), strict=True)]
 
-    def _attend(self, heads: Heads, cache: KeysAndValues | None) -> Hidden:
+    def _attend(self, heads: Heads, cache: KeysAndValues | None, mask: Tensor | None) -> Hidden:
         start, (qk, v) = 0 if cache is None else cache.seen, heads
         sizes = self.n_heads, self.n_kv_heads
         if self.norms is not None:
@@ -92,7 +99,7 @@ class Attention(Kind):
         v = v.to(q.dtype).transpose(1, 2)
         if cache is not None:
             k, v = cache.extend(k, v)
-        return self.out(attended(q, k, v, start).transpose(1, 2).flatten(-2))
+        return self.out(attended(q, k, v, start, mask=mask).transpose(1, 2).flatten(-2))
 
     def cache(self, length: int) -> KeysAndValues:
         """Keys and values."""
@@ -122,11 +129,21 @@ class KeysAndValues:
         return self._kv[0][:, :, : self.seen], self._kv[1][:, :, : self.seen]
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, start: int, scale: float | None = None) -> Tensor:
+def attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    start: int,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
     """(B, H, T, d): what queries (B, H, T, d) take from values (B, K, S, d) by keys of as many
-    tokens, of which `start` are before them. Scores are scaled by 1 / sqrt(d) if by nothing else.
+    tokens, of which `start` are before them. Scores are scaled by 1 / sqrt(d) if by nothing else. A
+    mask (B, 1, T, T) says what is seen, where `start` is 0; else all that is not later.
     """
-    time, mask = q.shape[-2], None
+    time = q.shape[-2]
+    if mask is not None:  # a GPU's kernel that takes a mask takes as many keys as queries alone
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     if start and time > 1:  # torch's is_causal would count from the first key
         mask = torch.ones(time, start + time, dtype=torch.bool, device=q.device).tril(start)
     return F.scaled_dot_product_attention(

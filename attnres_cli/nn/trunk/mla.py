@@ -33,14 +33,18 @@ class MLA(Kind):
         self.up = Linear(shape.d_latent, 2 * width)  # keys of all heads, then values
         self.out = Linear(width, shape.d_model)
 
-    def forward(self, h: Hidden, cache: Latents | None = None) -> Hidden:
-        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen."""
+    def forward(
+        self, h: Hidden, cache: Latents | None = None, mask: Tensor | None = None
+    ) -> Hidden:
+        """(B, T, D) -> (B, T, D); with a cache, h follows the tokens that the cache has seen. A
+        mask (B, 1, T, T) of documents is added to the scores, where there is no cache.
+        """
         q = self._heads(self.query(h))
         c = self.norm(self.down(h))
         if cache is not None:
             return self._joined(self._absorbed(q, c, cache))
         k, v = self._heads(self.up(c)).chunk(2, dim=1)
-        return self._joined(attended(q, k, v, 0))
+        return self._joined(attended(q, k, v, 0, mask=mask))
 
     def cache(self, length: int) -> Latents:
         """Latent vectors."""
