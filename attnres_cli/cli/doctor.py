@@ -35,5 +35,5 @@ def doctor(asked: Examining) -> None:
     results = list(found.examine(ways))
     facts = found.machine(device), found.problems(device)
     options.show(report_of(*facts, results, chosen, found.DESIGNS), asked.form)
-    if any(one.wrong is not None and one.way in chosen for one in results):
+    if any(one.wrong is not None and one.way in chosen.values() for one in results):
         raise typer.Exit(SOME_FAILED)

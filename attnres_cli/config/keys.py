@@ -102,7 +102,7 @@ MEANINGS = {
     "train.eval_tokens": "Tokens of an evaluation.",
     "train.n_evals": "Evaluations, evenly spaced, the last one at the end.",
     "train.precision": "auto: bf16 on a GPU that has it, else fp32.",
-    "train.compile": "auto: if the run is long enough to pay for it.",
+    "train.compile": "on: torch.compile; graphs: with CUDA graphs; auto: what the run pays for.",
     "train.parallel": "How the ranks of torchrun share a run. auto: ddp.",
     "train.pipeline.stages": "Parts that the model is cut into. Unset: one for each rank.",
     "train.pipeline.virtual": "Chunks of sublayers in each stage.",

@@ -285,10 +285,11 @@ class Pipeline(Section):
 class Train(Section):
     """How long and how. Tokens are rounded down to whole steps of batch_size x seq_len.
 
-    precision auto: bf16 on CUDA devices that have it, else fp32. compile auto: where the run is
-    long enough to pay for it (train/device.py has the rule). A batch that does not fit into memory
-    goes through the model in parts of micro_batch_size sequences, or keeps less of each sublayer
-    with checkpoint_activations, which computes its forward pass twice.
+    precision auto: bf16 on CUDA devices that have it, else fp32. compile on: by torch.compile;
+    graphs: and replayed as CUDA graphs; auto: what pays for a run (train/device.py has the rule).
+    A batch that does not fit into memory goes through the model in parts of micro_batch_size
+    sequences, or keeps less of each sublayer with checkpoint_activations, which computes its
+    forward pass twice.
 
     parallel is how ranks that torchrun has started share a run, auto: ddp. It changes how a run is
     computed, not what it is: neither it nor pipeline is part of the digest.
@@ -303,7 +304,7 @@ class Train(Section):
     eval_tokens: Count
     n_evals: Size = 4  # evaluations, evenly spaced, the last one at the end
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(on_or_off)] = "auto"
+    compile: Annotated[Literal["auto", "on", "graphs", "off"], BeforeValidator(on_or_off)] = "auto"
     parallel: Literal["auto", "none", "ddp", "fsdp", "pipeline"] = "auto"
     pipeline: Pipeline = Pipeline()
 

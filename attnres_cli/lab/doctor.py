@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from attnres_cli.config.recipe import Model, load
 from attnres_cli.console import warn
@@ -27,7 +28,7 @@ from attnres_cli.nn import measure, variant
 from attnres_cli.nn.code import of_parts
 from attnres_cli.nn.depthmix.engines import has_triton
 from attnres_cli.nn.model import Transformer, init_weights
-from attnres_cli.records.run import Settings
+from attnres_cli.records.run import EVALUATION, GRAPHS, Settings, way_of
 from attnres_cli.records.ways import Tried, Way
 from attnres_cli.train import device as computing
 
@@ -38,7 +39,8 @@ _VOCAB, _ROWS = 64, 4
 _LONGEST = 200  # characters of an error
 _FULL = "OutOfMemoryError"  # which says nothing of a way
 _KILLED = "its process was killed: a driver or a kernel failed, or memory ended"
-_VERSION = 1  # of what is tried
+REPLAYED_AFTER = 2  # passes: torch warms up, then records CUDA graphs
+_VERSION = 2  # of what is tried
 
 
 def ways(device: str) -> list[Way]:
@@ -52,9 +54,10 @@ def ways(device: str) -> list[Way]:
         for engine in engines
         for precision in ("bf16", "fp32")
     ]
+    graphs = [replace(way, graphs=True) for way in found if way.compiled and kind == "cuda"]
     return [
         replace(way, engine="compile") if way.compiled and way.engine == "eager" else way
-        for way in found
+        for way in graphs + found
     ]
 
 
@@ -70,9 +73,7 @@ def examined(way: Way) -> Tried:
             model = Transformer(shape, variant.parse(spec).build(shape.d_model, shape.n_sublayers))
             init_weights(model, 0)
             measure.stir(model.residual)
-            model.to(device)
-            forward = torch.compile(model, dynamic=False) if way.compiled else model
-            off, _ = measure.check(model, forward, windows.to(device), way.engine, way.precision)
+            off = _off(model.to(device), windows.to(device), way)
         except Exception as error:  # a kernel may raise anything
             text = " ".join(f"{type(error).__name__}: {error}".split())
             return Tried(way, f"{spec} cannot be run: {text[:_LONGEST]}")
@@ -80,6 +81,22 @@ def examined(way: Way) -> Tried:
         if wrong := off.complaint(way.precision):
             return Tried(way, f"{spec}: {wrong}", off.loss, off.gradient)
     return Tried(way, None, worst_loss, worst_gradient)
+
+
+def _off(model: Transformer, windows: Tensor, way: Way) -> measure.Disagreement:
+    """How far a way is from the reference: in training, and where it is compiled in evaluation,
+    which is compiled apart. Graphs are judged by a replay, on other tokens than they recorded.
+    """
+    forward = measure.compiled(model, graphs=way.graphs) if way.compiled else model
+    for shift in range(REPLAYED_AFTER if way.graphs else 0, 0, -1):
+        measure.check(model, forward, (windows + shift) % _VOCAB, way.engine, way.precision)
+    off, _ = measure.check(model, forward, windows, way.engine, way.precision)
+    if not way.compiled:
+        return off
+    evaluated = measure.evaluation_off(
+        model, forward, windows, way.engine, way.precision, 1 + REPLAYED_AFTER * way.graphs
+    )
+    return off._replace(loss=max(off.loss, evaluated, key=lambda x: (x != x, x)))
 
 
 def examine(asked: Sequence[Way]) -> Iterator[Tried]:
@@ -99,7 +116,7 @@ def sound(settings: Settings, device: str) -> Settings:
     """
     tried: list[str] = []
     for each in _chain(settings):
-        way = Way(device, each.engine, each.precision, each.compiled)
+        way = _way(device, each)
         wrong = _known(way, each.device_name)
         if wrong is None or _FULL in wrong:
             if tried:
@@ -113,21 +130,25 @@ def sound(settings: Settings, device: str) -> Settings:
 
 
 def _chain(settings: Settings) -> list[Settings]:
-    """What is tried one after the other: kernels, then less of a compiler, then plain torch."""
-    eager = replace(settings, compiled=False, engine="eager")
-    plain = replace(settings, compiled=False) if settings.engine == "triton" else eager
-    return list(dict.fromkeys([settings, plain, eager]))
+    """What is tried one after the other: all that was chosen, then no graphs, then less of a
+    compiler, then plain torch.
+    """
+    compiled = settings
+    if settings.graphs:
+        compiled = replace(settings, way=way_of(EVALUATION, settings.shared))
+    plain = settings.uncompiled
+    return list(dict.fromkeys([settings, compiled, plain, replace(plain, engine="eager")]))
 
 
 def _named(settings: Settings) -> str:
-    compiled = "compiled" if settings.compiled else "not compiled"
+    compiled = {"off": "not compiled", "on": "compiled", "graphs": GRAPHS}[settings.compiler]
     return f"engine {settings.engine}, {settings.precision}, {compiled}"
 
 
 def _known(way: Way, device_name: str) -> str | None:
     """What is wrong with a way, from the file that remembers it, or tried now."""
     code = of_parts()
-    how = (way.engine, way.precision, way.compiled, device_name)
+    how = (way.engine, way.precision, way.compiled, way.graphs, device_name)
     by = (str(torch.__version__), torch.version.cuda, code["engine"], code["trunk"], _VERSION)
     name = hashlib.sha256(repr(how + by).encode()).hexdigest()[:32]
     path = spool.folder().parent / "checked" / f"{name}.json"
@@ -164,12 +185,24 @@ def machine(device: str) -> dict[str, str]:
     return facts
 
 
-def chosen(device: str) -> tuple[Way, Way]:
-    """What `auto` takes there for runs so long that they are compiled, and for short ones."""
-    recipe = load("quick")
-    found = (computing.settings(recipe, device, 1, flops) for flops in (1e30, 0.0))
-    long, short = (Way(device, on.engine, on.precision, on.compiled) for on in found)
-    return long, short
+def chosen(device: str) -> dict[str, Way]:
+    """What `auto` takes there, by what for: so long that they are compiled, or short, and where
+    small models take another, these.
+    """
+    short, many = load("quick"), load("quick", ["train.tokens=100M"])
+    asked = {
+        "long runs": (short, 1e30), "short runs": (short, 0.0),
+        "long runs of small models": (many, 0.0),
+    }  # fmt: skip
+    found = {
+        what: _way(device, computing.settings(recipe, device, 1, flops))
+        for what, (recipe, flops) in asked.items()
+    }
+    return {what: way for what, way in found.items() if what in list(asked)[:2] or way.graphs}
+
+
+def _way(device: str, on: Settings) -> Way:
+    return Way(device, on.engine, on.precision, on.compiled, on.graphs)
 
 
 def problems(device: str) -> list[str]:

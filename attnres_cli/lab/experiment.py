@@ -237,7 +237,7 @@ class Experiment:
 
     def _is_here(self, plan: Plan) -> bool:
         """Whether this process trains, and starts no worker."""
-        return self.place.in_process or bool(plan.settings.way)
+        return self.place.in_process or bool(plan.settings.shared)
 
     def count_failed(self, records: Sequence[RunRecord]) -> None:
         """Keep the ids of those of these runs that failed, or failed a proof."""

@@ -27,6 +27,7 @@ from attnres_cli.records.run import (
     RunResult,
     RunSpec,
     Settings,
+    way_of,
     weights_file,
 )
 from attnres_cli.records.verification import Departure, Verification
@@ -196,7 +197,8 @@ def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Setting
             f"run {run_id} was computed with {recorded.numerics}, depth mixing by "
             f"{recorded.engine}, on {recorded.device_name}, which this machine cannot: {error}"
         ) from error
-    return device, replace(recorded, device_name=found.device_name, way=found.way)
+    way = way_of(recorded.compiled_as, found.shared)
+    return device, replace(recorded, device_name=found.device_name, way=way)
 
 
 def _changed(record: RunRecord, spec: RunSpec, settings: Settings) -> Changed:

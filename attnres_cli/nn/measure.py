@@ -238,6 +238,14 @@ def disagreement(
     return Disagreement(off_loss, worst, where)
 
 
+def compiled(model: Transformer, *, graphs: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """A model by torch.compile, for the sizes it is called with. With `graphs` its forward and its
+    backward pass are CUDA graphs from the third call on. What a call returns, gradients
+    too, the next one writes again.
+    """
+    return torch.compile(model, dynamic=False, mode="reduce-overhead" if graphs else None)
+
+
 def check(
     model: Transformer,
     forward: Callable[[Tensor, Tensor], Tensor],
@@ -258,6 +266,35 @@ def check(
     _wait(windows.device)
     elapsed = time.perf_counter() - started
     return disagreement(found, reference), elapsed
+
+
+def evaluation_off(
+    model: Transformer,
+    forward: Callable[[Tensor, Tensor], Tensor],
+    windows: Tensor,
+    engine: str,
+    precision: str,
+    passes: int,
+) -> float:
+    """How far the loss of an evaluation, the last of so many, is from the reference's (relative).
+    The earlier ones see other tokens.
+    """
+    bf16 = torch.autocast(windows.device.type, torch.bfloat16)
+    model.eval()
+    try:
+        with torch.no_grad(), engines.use("reference"):
+            right = float(model(windows[:, :-1], windows[:, 1:]))
+        with (
+            torch.no_grad(),
+            engines.use(engine),
+            bf16 if precision == "bf16" else contextlib.nullcontext(),
+        ):
+            for left in range(passes - 1, -1, -1):
+                given = windows.roll(left, 1)
+                loss = float(forward(given[:, :-1], given[:, 1:]))
+    finally:
+        model.train()
+    return abs(loss - right) / max(abs(right), 1e-12)
 
 
 def allow_compiling(n_models: int) -> None:

@@ -27,6 +27,11 @@ _FUSED_AWAY = 0.4  # of those bytes, that a compiled step moves
 _OPERATION_S = 25e-6  # of the host, for an operation of a step
 _KERNEL_S = 300e-6  # of the host, for a fused kernel of depth mixing
 _COMPILED = 0.55  # of the host's time, where a step is compiled
+_REPLAYED_S = 5.5e-6  # for an operation of a step that is replayed as a CUDA graph
+
+_OF_TRUNK = 60, 110  # operations of a micro-batch of `standard`: beside its layers, and of each
+_GRAPHS_WAIT = 2  # times longer than it computes, that a compiled step launches which takes graphs
+_GRAPHS_PAY_S = 120  # of launching in a run: compiling an arm takes a minute, and saves most of it
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,30 @@ def step_s(memory: Memory, flops: float, parts: int, on: Settings) -> float:
     """Seconds of a step of so many FLOPs in `parts` micro-batches: what the GPU takes to compute,
     or the host to launch, whichever is longer. `memory` is that of one micro-batch.
     """
+    if on.graphs:
+        launching = parts * memory.n_operations * _REPLAYED_S
+    else:
+        launching = parts * (
+            (memory.n_operations - memory.n_fused) * _OPERATION_S + memory.n_fused * _KERNEL_S
+        )
     moved = _MOVED * memory.made * parts * (_FUSED_AWAY if on.compiled else 1)
     busy = least_s(on.device_name, on.precision, flops / _OF_FLOPS, moved / _OF_BYTES)
     assert busy is not None, f"{on.device_name} has no known peaks"
-    launching = parts * (
-        (memory.n_operations - memory.n_fused) * _OPERATION_S + memory.n_fused * _KERNEL_S
-    )
-    return max(busy, launching * (_COMPILED if on.compiled else 1))
+    return max(busy, launching * (_COMPILED if on.compiler == "on" else 1))
+
+
+def graphs_pay(
+    n_layers: int, parts: int, flops: float, steps: int, device_name: str, precision: str
+) -> bool:
+    """Whether CUDA graphs suit a run, by the arithmetic above for `standard`: a compiled step of so
+    many FLOPs in `parts` micro-batches mostly waits for launches, and the run for minutes.
+    """
+    beside, of_each = _OF_TRUNK
+    launching = parts * (beside + of_each * n_layers) * _OPERATION_S
+    busy = least_s(device_name, precision, flops / _OF_FLOPS, 0)
+    if busy is None or launching * steps < _GRAPHS_PAY_S:
+        return False
+    return launching * _COMPILED >= _GRAPHS_WAIT * busy
 
 
 LEAST, MOST = 0.6, 1.6
@@ -76,5 +98,6 @@ def terms() -> str:
     return (
         f"Assumed: {_OF_FLOPS:.0%} of peak FLOPs, {_OF_BYTES:.0%} of bandwidth, "
         f"{1e6 * _OPERATION_S:.0f} us of the host per operation ({1e6 * _KERNEL_S:.0f} per fused "
-        f"kernel; compiled {_COMPILED} of both)."
+        f"kernel; compiled {_COMPILED} of both, "
+        f"CUDA graphs {1e6 * _REPLAYED_S:.1f} us for each)."
     )

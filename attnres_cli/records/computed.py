@@ -85,4 +85,4 @@ def _key(recipe: Recipe, on: Settings | None) -> tuple[str, ...]:
     train = recipe.train
     if on is None:
         return computed(recipe), train.precision, train.compile
-    return computed(recipe), on.precision, "on" if on.compiled else "off"
+    return computed(recipe), on.precision, on.compiler

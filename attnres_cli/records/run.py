@@ -36,6 +36,18 @@ class Status(enum.StrEnum):
     FAILED = "failed"
 
 
+GRAPHS = "CUDA graphs"
+EVALUATION = "evaluation compiled"
+"""What a way begins with where evaluation is compiled as training is: with CUDA graphs or without.
+Older compiled runs, whose ways say neither, were evaluated eagerly.
+"""
+
+
+def way_of(compiled: str, shared: str) -> str:
+    """A way of one of the two above, or neither, and of ranks, or none."""
+    return ", ".join(filter(None, (compiled, shared)))
+
+
 WAITS = (Status.PENDING, Status.RUNNING)  # where runs stand that have not ended
 ENDED = (Status.COMPLETE, Status.DIVERGED)  # with a result
 
@@ -114,13 +126,40 @@ class Settings:
     compiled: bool
     threads: int
     engine: str  # of depth mixing in training steps, by name, never "auto"
-    way: str = ""  # how ranks share the run, as `ddp on 2 ranks`; empty: one device has it
+    way: str = ""  # GRAPHS or EVALUATION, and how ranks share the run, as `ddp on 2 ranks`
+
+    @property
+    def _ways(self) -> tuple[str, str]:
+        """Of the (last) way: GRAPHS, EVALUATION or nothing; how ranks share the run, or nothing."""
+        last = self.way.rpartition(", then ")[2]
+        first, _, rest = last.partition(", ")
+        return (first, rest) if first in (GRAPHS, EVALUATION) else ("", last)
+
+    @property
+    def compiled_as(self) -> str:
+        """GRAPHS, EVALUATION, or nothing: training alone is compiled, or nothing is."""
+        return self._ways[0]
+
+    @property
+    def shared(self) -> str:
+        """How ranks share the run; empty where one device has it."""
+        found = self._ways[1]
+        return found if found.endswith(" ranks") else ""
+
+    @property
+    def graphs(self) -> bool:
+        """Whether steps are compiled and replayed as CUDA graphs."""
+        return self.compiled and self.compiled_as == GRAPHS
+
+    @property
+    def compiler(self) -> str:
+        """As train.compile says it: off, on or graphs."""
+        return "off" if not self.compiled else "graphs" if self.graphs else "on"
 
     @property
     def parallel(self) -> tuple[str, int]:
         """The (last) way's first word, and how many ranks there are: (none, 1) for one device."""
-        last = self.way.rpartition(", then ")[2]
-        name, _, ranks = last.removesuffix(" ranks").partition(" on ")
+        name, _, ranks = self.shared.removesuffix(" ranks").partition(" on ")
         return (name.partition(" ")[0], int(ranks)) if ranks else ("none", 1)
 
     @property
@@ -139,9 +178,10 @@ class Settings:
 
     @property
     def uncompiled(self) -> Settings:
-        """The same without the compiler: what is timed before a run, and evaluated in it."""
+        """The same without the compiler: what is timed before a run, proved and probed in it."""
         engine = "eager" if self.engine == "compile" else self.engine  # slow without a compiler
-        return replace(self, compiled=False, engine=engine)
+        way = self.shared if self.compiled_as else self.way
+        return replace(self, compiled=False, engine=engine, way=way)
 
 
 Numbers = tuple[float, ...]

@@ -13,6 +13,7 @@ class Way:
     engine: str
     precision: str
     compiled: bool
+    graphs: bool = False  # compiled, and replayed as CUDA graphs
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from attnres_cli.records.ways import Tried, Way
@@ -19,13 +19,13 @@ def report_of(
     machine: dict[str, str],
     problems: Sequence[str],
     found: Sequence[Tried],
-    chosen: tuple[Way, Way],
+    chosen: Mapping[str, Way],
     designs: Sequence[str],
 ) -> Report:
     """What was tried, what came of it, and what the machine is."""
     records = [
         asdict(one.way)
-        | {"chosen": one.way in chosen, "wrong": one.wrong}
+        | {"chosen": one.way in chosen.values(), "wrong": one.wrong}
         | {"loss_off": one.loss, "gradient_off": one.gradient}
         for one in found
     ]
@@ -40,7 +40,7 @@ def report_of(
     wrong = [one for one in found if one.wrong is not None]
     answer = "Every way to train computes right here."
     if wrong:
-        taken = any(one.way in chosen for one in wrong)
+        taken = any(one.way in chosen.values() for one in wrong)
         answer = f"{len(wrong)} of {len(found)} ways to train do not compute right here" + (
             ", and one of these is what attnres takes: it will take the next instead."
             if taken
@@ -57,10 +57,10 @@ def report_of(
     )
 
 
-def _row(one: Tried, chosen: tuple[Way, Way]) -> list[str | Cell]:
-    way, long = one.way, chosen[0]
-    taken = ["long runs"] * (way == long) + ["short runs"] * (way == chosen[1])
+def _row(one: Tried, chosen: Mapping[str, Way]) -> list[str | Cell]:
+    way = one.way
+    taken = [what for what, each in chosen.items() if each == way]
     off = ["-" if x is None else f"{x:.1e}" for x in (one.loss, one.gradient)]
     works = Cell("yes", "good") if one.wrong is None else Cell("no", "bad")
-    compiled = "yes" if way.compiled else "no"
+    compiled = "CUDA graphs" if way.graphs else "yes" if way.compiled else "no"
     return [way.engine, way.precision, compiled, ", ".join(taken), works, *off, one.wrong or ""]

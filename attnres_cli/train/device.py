@@ -21,8 +21,8 @@ from attnres_cli.errors import DeviceError, UsageError, unknown
 from attnres_cli.nn.depthmix.engines import NAMES, has_triton, interprets_triton
 from attnres_cli.nn.measure import cpu_name
 from attnres_cli.records import machine
-from attnres_cli.records.assumed import Gpus
-from attnres_cli.records.run import Settings
+from attnres_cli.records.assumed import Gpus, graphs_pay
+from attnres_cli.records.run import EVALUATION, GRAPHS, Settings, way_of
 from attnres_cli.train import group
 
 # Compiling costs about a minute per arm and saves a sixth of an eager step on a CPU, about two
@@ -97,21 +97,20 @@ def settings(
     kind, wish = torch.device(device).type, str(recipe.train.compile)
     _check_engine(engine, kind, wish)
     way = _way(recipe, kind)
-    if way.startswith(("fsdp", "pipeline")):
-        if wish == "on" or engine == "compile":
-            raise UsageError(
-                f"train.parallel={recipe.train.parallel} is not compiled here: "
-                "--set train.compile=off, or ddp"
-            )
-        wish = "off"
+    wish = _check_compiler(recipe, wish, kind, engine, way)
     precision = recipe.train.precision
     if precision == "auto":
         has_bf16 = kind == "cuda" and (_assumed is not None or torch.cuda.is_bf16_supported())
         precision = "bf16" if has_bf16 else "fp32"
+    if _assumed is not None:
+        name = _assumed.name
+    else:
+        name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu_name()
     if wish == "auto":
-        pays = run_flops >= _COMPILE_PAYS_FROM[kind]
-        wish = {"compile": "on", "eager": "off"}.get(engine, "on" if pays else "off")
-    compiled = wish == "on"
+        pays = _paying(recipe, run_flops, name, precision, way) if kind == "cuda" else ""
+        long = "on" if run_flops >= _COMPILE_PAYS_FROM[kind] else "off"
+        wish = {"compile": "on", "eager": "off"}.get(engine, pays or long)
+    compiled = wish != "off"
     if compiled and _assumed is None and not has_compiler(kind):
         text = f"training is not compiled: {COMPILER[kind]} is not installed"
         warnings.warn(text, stacklevel=2)
@@ -119,11 +118,39 @@ def settings(
     if engine == "auto":
         engine = "triton" if kind == "cuda" and has_triton() else "eager"
         engine = "compile" if compiled and engine == "eager" else engine
-    if _assumed is not None:
-        name = _assumed.name
-    else:
-        name = torch.cuda.get_device_name(device) if kind == "cuda" else cpu_name()
+    if compiled:
+        way = way_of(GRAPHS if wish == "graphs" else EVALUATION, way)
     return Settings(kind, name, precision, compiled, threads, engine, way)
+
+
+def _check_compiler(recipe: Recipe, wish: str, kind: str, engine: str, way: str) -> str:
+    """What of train.compile is left to decide where ranks share a run in this way."""
+    if wish == "graphs" and kind != "cuda":
+        raise DeviceError(
+            f"train.compile=graphs needs a CUDA device, and this run is on {kind}: "
+            "--set train.compile=on, or auto"
+        )
+    if way.startswith(("fsdp", "pipeline")):
+        if wish in ("on", "graphs") or engine == "compile":
+            raise UsageError(
+                f"train.parallel={recipe.train.parallel} is not compiled here: "
+                "--set train.compile=off, or ddp"
+            )
+        return "off"
+    if wish == "graphs" and way:
+        raise UsageError(
+            f"train.compile=graphs is for one device, and this run is {way}: "
+            "--set train.compile=on, or type attnres instead of torchrun ..."
+        )
+    return wish
+
+
+def _paying(recipe: Recipe, run_flops: float, name: str, precision: str, way: str) -> str:
+    """`graphs` where they pay on a GPU of this name, else empty."""
+    train, steps = recipe.train, recipe.steps
+    parts, n = train.batch_size // train.rows, recipe.model.n_layers
+    pays = not way and graphs_pay(n, parts, run_flops / steps, steps, name, precision)
+    return "graphs" if pays else ""
 
 
 def _way(recipe: Recipe, kind: str) -> str:
@@ -193,7 +220,7 @@ def _check_engine(engine: str, kind: str, compile_wish: str) -> None:
     """Refuse what cannot be computed, or contradicts the recipe's train.compile."""
     if engine not in NAMES:
         raise UsageError(unknown("engine", engine, NAMES))
-    if (engine, compile_wish) in (("compile", "off"), ("eager", "on")):
+    if (engine, compile_wish) in (("compile", "off"), ("eager", "on"), ("eager", "graphs")):
         what, other = ("compiled", "on") if engine == "compile" else ("not compiled", "off")
         raise UsageError(
             f"--engine {engine} is for training that is {what}, and train.compile is "

@@ -71,7 +71,7 @@ def train(
 
 def trainer_of(spec: RunSpec, tokens: Tokens, settings: Settings, device: torch.device) -> Trainer:
     """What trains a run by these settings: alone, or as one rank of several."""
-    if not settings.way:
+    if not settings.shared:
         return Trainer(spec, tokens, settings, device)
     from attnres_cli.train.ranks import WAYS  # takes a second to import
 
@@ -148,7 +148,7 @@ class _Session:
             return
         if self.keeper is not None:
             self.keeper.on_trouble(
-                f"begun on {before[-1] or ONE}, goes on from step {self.progress.step} on "
+                f"begun with {before[-1] or ONE}, goes on from step {self.progress.step} with "
                 f"{way or ONE}: a run of its own rounding, which is paired with none of another"
             )
         before.append(way)

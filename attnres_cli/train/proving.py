@@ -1,4 +1,5 @@
-"""A run proves itself as it is judged: by the precision, engine, batch and length of evaluation.
+"""A run proves itself as it is judged: by the precision, engine, batch and length of evaluation,
+never compiled.
 
 Tokens are changed from some time on, in every sequence of a batch but one. What the head sees of
 all that came before, and of the other sequence, must be the same bits, in evaluation and in

@@ -67,7 +67,7 @@ class Replicated(Ranks):
         with warnings.catch_warnings():  # broadcast_buffers has another name from torch 2.13 on
             warnings.simplefilter("ignore", FutureWarning)
             self._whole = DistributedDataParallel(
-                super()._forward(),
+                self._compiled,
                 device_ids=None if index is None else [index],
                 broadcast_buffers=False,  # they are constants
                 gradient_as_bucket_view=True,  # else gradients are there twice

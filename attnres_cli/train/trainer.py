@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.nn import variant
+from attnres_cli.nn import measure, variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.trunk.documents import numbered
@@ -113,6 +113,7 @@ class Trainer:
         part = self.rank % self.ranks, self.ranks
         self.batches = Batches(self.spec, self.tokens, self.device, *part)
         self.rows = recipe.train.of_rank(self.ranks).rows
+        self._compiled = self._by_compiler()
         self.forward = self._forward()
         self._parameters = list(self.model.parameters())
 
@@ -130,7 +131,9 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, between: Callable[[], None] = lambda: None) -> float:
-        """Validation loss, nats per token, not compiled. `between` is called before each batch."""
+        """Validation loss, nats per token, compiled where the settings say so. `between` is called
+        before each batch.
+        """
         self.model.eval()
         try:
             return self._evaluated(between)
@@ -139,7 +142,9 @@ class Trainer:
 
     @torch.no_grad()
     def judge(self, windows: Tensor) -> Tensor:
-        """The mean loss of windows (B, T + 1), on the CPU, as an evaluation computes it."""
+        """The mean loss of windows (B, T + 1), on the CPU, as an evaluation computes that is not
+        compiled.
+        """
         return self._loss(self.model, self.settings.uncompiled, self._on_device(windows))
 
     def _evaluated(self, between: Callable[[], None]) -> float:
@@ -151,11 +156,17 @@ class Trainer:
         while each := list(islice(batches, self.ranks)):  # one for each rank, in their order
             between()
             mine = torch.from_numpy(each[min(self.rank, len(each) - 1)])
-            losses = self._gathered(self.judge(mine)[None])
+            losses = self._gathered(self._evaluate(mine)[None])
             for loss, batch in zip(losses, each, strict=False):  # at the end some have none
                 total += loss.double() * len(batch)
                 count += len(batch)
         return total.item() / count
+
+    def _evaluate(self, windows: Tensor) -> Tensor:
+        """The mean loss of one batch. A last one that is smaller would be compiled for its size."""
+        if not self.settings.compiled_as or len(windows) < self.rows:
+            return self.judge(windows)
+        return self._loss(self._compiled, self.settings, self._on_device(windows))
 
     def probe(self, step: int) -> Probe:
         """What is inside the model after that many steps; nothing of the trainer changes."""
@@ -189,14 +200,25 @@ class Trainer:
                 loss = self._loss(self.forward, self.settings, part) / len(parts)
                 loss.backward()
             losses.append(loss.detach())
+            if self.settings.graphs and number == 1 < len(parts):
+                self._keep_gradients()
         if self.ranks > 1:
             losses = list(self._gathered(torch.stack(losses)) / self.ranks)
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
+    def _keep_gradients(self) -> None:
+        """Let gradients have memory of their own: what a graph has made, its next replay writes."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
+
     def _loss(self, forward: Forward, settings: Settings, windows: Tensor) -> Tensor:
         """The one place where a model is run: by these settings' engine and precision."""
+        if settings.graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         with engines.use(settings.engine), self._autocast():
-            return forward(windows[:, :-1], windows[:, 1:], *self._documents(windows))
+            loss = forward(windows[:, :-1], windows[:, 1:], *self._documents(windows))
+        return loss.clone() if settings.graphs else loss  # the next replay writes it again
 
     def _documents(self, windows: Tensor) -> tuple[Tensor, ...]:
         """(B, T) of windows (B, T + 1), where no token attends to another document; else none."""
@@ -254,13 +276,18 @@ class Trainer:
         """Scale the gradients so that their norm is at most this."""
         torch.nn.utils.clip_grad_norm_(self._parameters, most)
 
-    def _forward(self) -> Forward:
+    def _by_compiler(self) -> Forward:
+        """The model, compiled if it is to be."""
         if not self.settings.compiled:
             return self.model
         from torch.compiler import config  # takes a second to import
 
         config.recompile_limit = _MOST_ARMS
-        return torch.compile(self.model, dynamic=False)
+        return measure.compiled(self.model, graphs=self.settings.graphs)
+
+    def _forward(self) -> Forward:
+        """What trains."""
+        return self._compiled
 
     def _sends(self, *, is_last: bool) -> contextlib.AbstractContextManager[object]:
         """Around a micro-batch: after the last one, all ranks have all gradients."""

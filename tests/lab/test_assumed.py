@@ -10,6 +10,7 @@ import pytest
 from attnres_cli.config.recipe import load, rungs
 from attnres_cli.errors import UsageError
 from attnres_cli.lab import grid, memory, step_times
+from attnres_cli.records import assumed
 from attnres_cli.records.assumed import LEAST, MOST, Gpus, read
 from attnres_cli.train import device
 
@@ -51,7 +52,7 @@ def measured() -> list[object]:
     found: list[object] = []
     for result in json.loads(FILE.read_text())["results"]:
         shape, _, variant = result["case"].partition(":")
-        for way, compiled in (("eager", "off"), ("compile", "on")):
+        for way, compiled in (("eager", "off"), ("compile", "on"), ("graphs", "graphs")):
             if way in result:
                 case = ("h100", shape, variant, compiled, result[way]["step_s"]["median"])
                 is_slow = shape == "large" or variant not in ("standard", "attnres")
@@ -76,6 +77,18 @@ def test_a_large_model_that_is_not_compiled_took_what_was_foretold():
     took = 16 * 2048 / 176_000  # docs/results/2026-11-28-h100.md: tokens per second
     share = took / foretold("h100", "large", "standard", "off", "train.batch_size=16")
     assert LEAST <= share <= MOST
+
+
+@pytest.mark.parametrize("n_layers", [2, 6, 12])
+def test_what_decides_for_cuda_graphs_counts_the_operations_of_a_step_to_a_tenth(n_layers: int):
+    recipe, tokens = load("quick", [f"model.n_layers={n_layers}"]), Sized(256)
+    arms = grid.resolve(["standard"], recipe, tokens.vocab_size)
+    with device.assuming(read("h100")):
+        plan = grid.make(recipe, arms, (0,), tokens.fingerprint, "auto", None)
+        memory_ = memory.fitted(plan, tokens, None).arms[0].memory
+    assert memory_ is not None
+    beside, of_each = assumed._OF_TRUNK
+    assert beside + of_each * n_layers == pytest.approx(memory_.n_operations, rel=0.1)
 
 
 def test_gpus_are_read_with_their_number():

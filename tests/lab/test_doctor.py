@@ -12,10 +12,13 @@ from torch import Tensor
 from attnres_cli.errors import DeviceError
 from attnres_cli.lab import doctor
 from attnres_cli.lab.doctor import examined, problems, sound, ways
+from attnres_cli.nn import measure
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.reference import Reference
-from attnres_cli.records.run import Settings
+from attnres_cli.records.assumed import read
+from attnres_cli.records.run import GRAPHS, Settings
 from attnres_cli.records.ways import Tried, Way
+from attnres_cli.train import device
 
 EAGER = Way("cpu", "eager", "fp32", compiled=False)
 ON_GPU = Settings("cuda", "NVIDIA Broken", "bf16", compiled=True, threads=1, engine="triton")
@@ -104,7 +107,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, found: dict[tuple[str, bool], s
 
     def examine(asked):
         tried.extend(asked)
-        return [Tried(way, found[way.engine, way.compiled]) for way in asked]
+        return [
+            Tried(way, found[way.engine, way.compiled, *["graphs"] * way.graphs]) for way in asked
+        ]
 
     monkeypatch.setattr(doctor, "examine", examine)
     return tried
@@ -130,6 +135,48 @@ def test_what_does_not_is_replaced_by_the_next_loudly(monkeypatch: pytest.Monkey
         assert "Runs are computed by engine eager, bf16, not compiled instead" in told
 
 
+def test_cuda_graphs_that_compute_wrong_are_left_for_the_compiler_and_that_for_neither(
+    monkeypatch: pytest.MonkeyPatch, capsys
+):
+    wrong = {("triton", True, "graphs"): "a replay is off", ("triton", True): None}
+    tried = as_on_a_gpu(monkeypatch, wrong)
+    replayed = replace(ON_GPU, way=GRAPHS)
+
+    taken = sound(replayed, "cuda:0")
+
+    assert (taken.compiler, taken.engine) == ("on", "triton")
+    assert taken.numerics == "cuda bf16 compiled, evaluation compiled"
+    assert [way.graphs for way in tried] == [True, False]
+    told = " ".join(capsys.readouterr().err.split())
+    assert "engine triton, bf16, CUDA graphs on NVIDIA Broken: a replay is off. Runs" in told
+    assert "computed by engine triton, bf16, compiled instead" in told
+
+    other = replace(replayed, device_name="another")
+    wrong |= {("triton", True): "it is torn", ("triton", False): None}
+    assert sound(other, "cuda:0") == replace(other, compiled=False, way="")
+
+
+def test_what_a_replay_or_a_compiled_evaluation_gets_wrong_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def stale(model, *, graphs: bool):
+        first: list[Tensor] = []
+
+        def forward(tokens: Tensor, targets: Tensor) -> Tensor:
+            first.extend((tokens, targets) if graphs and not first else ())
+            loss = model(*first or (tokens, targets))
+            return loss if torch.is_grad_enabled() or graphs else loss * 1.01
+
+        return forward
+
+    monkeypatch.setattr(measure, "compiled", stale)
+    way = replace(EAGER, compiled=True)
+    for each in (way, replace(way, graphs=True)):
+        assert "its loss is off the reference's by" in str(examined(each).wrong)
+    monkeypatch.setattr(measure, "compiled", lambda model, *, graphs: model)
+    assert examined(replace(way, graphs=True)).wrong is None
+
+
 def test_where_nothing_computes_right_nothing_is_trained(monkeypatch: pytest.MonkeyPatch):
     keys = [("triton", True), ("triton", False), ("eager", False)]
     as_on_a_gpu(monkeypatch, dict.fromkeys(keys, "its loss is off"))
@@ -151,10 +198,25 @@ def test_a_gpu_is_tried_with_kernels_and_without_and_a_cpu_with_a_compiler_and_w
     monkeypatch: pytest.MonkeyPatch,
 ):
     assert {(w.engine, w.compiled) for w in ways("cpu")} == {("compile", True), ("eager", False)}
+    assert not any(way.graphs for way in ways("cpu"))
     monkeypatch.setattr(doctor, "has_triton", lambda: True)
     assert {(w.engine, w.compiled) for w in ways("cuda:0")} == {
         ("triton", True), ("triton", False), ("compile", True), ("eager", False),
     }  # fmt: skip
+    assert {(w.engine, w.compiled) for w in ways("cuda:0") if w.graphs} == {
+        ("triton", True), ("compile", True),
+    }  # fmt: skip
+
+
+def test_what_auto_takes_has_a_name_each(monkeypatch: pytest.MonkeyPatch):
+    assert list(doctor.chosen("cpu")) == ["long runs", "short runs"]
+    with device.assuming(read("h100")):
+        found = doctor.chosen("cuda:0")
+    assert {what: (way.compiled, way.graphs) for what, way in found.items()} == {
+        "long runs": (True, False),
+        "short runs": (False, False),
+        "long runs of small models": (True, True),
+    }
 
 
 def test_what_is_missing_around_is_said_with_what_to_type(

@@ -12,6 +12,7 @@ from training import SETTINGS, Lab
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import DeviceError, UsageError
+from attnres_cli.lab import grid
 from attnres_cli.lab.workers.provenance import made_with
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.train import device, group
@@ -67,6 +68,67 @@ RESOLVED = [
     ("triton", "cuda", "auto", SHORT, False, "triton"),
     ("triton", "cuda", "on", SHORT, True, "triton"),
 ]
+
+
+MANY, H100 = "100M", "NVIDIA H100 80GB HBM3"  # training tokens; a GPU with known peaks
+LARGE = {"n_layers": 4, "d_model": 512, "n_heads": 8, "seq_len": 512}
+TAKEN = [
+    # training tokens, model, GPU, engine: train.compile as it is decided
+    (MANY, {}, H100, "auto", "graphs"),
+    (MANY, {}, H100, "reference", "graphs"),
+    ("200k", {}, H100, "auto", "off"),  # a minute of compiling saves seconds
+    (MANY, {}, "Some GPU", "auto", "off"),  # nobody knows how long it computes
+    (MANY, {}, H100, "eager", "off"),
+    (MANY, {}, H100, "compile", "on"),
+    ("100B", LARGE, H100, "auto", "on"),  # computes longer than it launches
+]
+
+
+@pytest.mark.parametrize(("tokens", "model", "gpu", "engine", "wish"), TAKEN)
+def test_cuda_graphs_are_taken_where_a_long_run_mostly_launches_by_the_arithmetic_of_plans(
+    tokens: str,
+    model: dict,
+    gpu: str,
+    engine: str,
+    wish: str,
+    tiny_recipe: Recipe,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: gpu)
+    train = {"tokens": tokens, "batch_size": 64 if model else 4, "eval_tokens": 512}
+    recipe = changed(tiny_recipe, train=train, model=model)
+
+    found = grid.settings(recipe, "cuda", 1, engine)
+
+    assert found.compiler == wish
+    assert found.numerics == {
+        "off": "cuda bf16 eager",
+        "on": "cuda bf16 compiled, evaluation compiled",
+        "graphs": "cuda bf16 compiled, CUDA graphs",
+    }.get(wish)
+
+
+def test_cuda_graphs_are_refused_where_there_is_no_gpu_or_more_than_one_device(
+    tiny_recipe: Recipe, machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    recipe = changed(tiny_recipe, train={"compile": "graphs"})
+    assert settings(recipe, "cuda", 1, 0.0).graphs
+    with pytest.raises(DeviceError, match=r"this run is on cpu: --set train.compile=on, or auto"):
+        settings(recipe, "cpu", 1, 0.0)
+    with pytest.raises(UsageError, match=r"train.compile is graphs: --set train.compile=off, or"):
+        settings(recipe, "cuda", 1, 0.0, "eager")
+
+    monkeypatch.setattr(group, "_current", group.Group(0, 2, 0, 2, None, None))  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UsageError, match=r"run is ddp on 2 ranks: --set train.compile=on, or type"):
+        settings(recipe, "cuda", 1, 0.0)
+    auto = changed(tiny_recipe, train={"tokens": MANY})
+    assert not settings(auto, "cuda", 1, 0.0).graphs
+    compiled = settings(changed(auto, train={"compile": "on"}), "cuda", 1, 0.0)
+    assert compiled.way == "evaluation compiled, ddp on 2 ranks"
+    assert (compiled.shared, compiled.parallel) == ("ddp on 2 ranks", ("ddp", 2))
+    assert compiled.uncompiled.way == "ddp on 2 ranks"
 
 
 @pytest.mark.parametrize(("asked", "where", "wish", "flops", "compiled", "engine"), RESOLVED)

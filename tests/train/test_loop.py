@@ -170,6 +170,29 @@ def test_a_process_compiles_every_arm_however_many_there_are(
 
 
 @pytest.mark.slow
+def test_a_compiled_evaluation_is_that_of_eager_mode_to_rounding_and_its_last_batch_is_eager(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    lab = lab.with_recipe(train={"eval_tokens": 16 * 10})  # batches of 4, 4 and 2 sequences
+    trainer = lab.trainer(ATTNRES, settings=COMPILED)
+    rows: list[int] = []
+    judge = trainer.judge
+    monkeypatch.setattr(
+        trainer, "judge", lambda windows: rows.append(len(windows)) or judge(windows)
+    )
+    trainer.step(0)
+
+    found = trainer.evaluate()
+
+    assert rows == [2]
+    before = replace(COMPILED, way="")  # as older runs were computed, and are verified
+    trainer.settings = before
+    eager = trainer.evaluate()
+    assert rows == [2, 4, 4, 2]
+    assert found == pytest.approx(eager, abs=1e-5)
+
+
+@pytest.mark.slow
 def test_real_training_learns_more_than_byte_frequencies():
     recipe = load_recipe("smoke")
     real = Lab(recipe, load(recipe))

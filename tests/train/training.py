@@ -11,14 +11,14 @@ from inputs import changed
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.records.run import RunResult, RunSpec, Settings
+from attnres_cli.records.run import EVALUATION, RunResult, RunSpec, Settings
 from attnres_cli.train.checkpoint import Checkpoints
 from attnres_cli.train.keeper import Keeper, Stop, Stopped
 from attnres_cli.train.loop import OnStep, train
 from attnres_cli.train.trainer import Trainer
 
 SETTINGS = Settings("cpu", "test", "fp32", compiled=False, threads=1, engine="eager")
-COMPILED = replace(SETTINGS, compiled=True, engine="compile")
+COMPILED = replace(SETTINGS, compiled=True, engine="compile", way=EVALUATION)
 
 
 def keeper_of(folder: Path, every_s: float = 1e9, **more: object) -> Keeper:

@@ -97,7 +97,7 @@ def together(
     WorkersError where a rank was lost, and the run is to go on in another group.
     """
     ranks = group.current()
-    if ranks is None or not settings.way:
+    if ranks is None or not settings.shared:
         return train(spec, tokens, settings, device, on_step, keeper)
     if _leader.is_lost:
         raise WorkersError("a rank was lost: the same command goes on with what is left")

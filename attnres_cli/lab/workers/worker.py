@@ -129,7 +129,7 @@ def work_here(
             with suppress(StudyError):
                 store.let_go(claimed.id)
             raise
-        if stop.wanted and job.settings.way:  # by a signal to some rank
+        if stop.wanted and job.settings.shared:  # by a signal to some rank
             raise KeyboardInterrupt
 
 
