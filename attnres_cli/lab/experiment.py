@@ -10,7 +10,7 @@ from typing import Protocol
 from attnres_cli.config.as_typed import bench_typed
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import branches, grid, memory, step_times
+from attnres_cli.lab import branches, eval_bytes, grid, memory, step_times
 from attnres_cli.lab.live import Log
 from attnres_cli.lab.workers import pool
 from attnres_cli.lab.workers.worker import work_here
@@ -116,6 +116,7 @@ class Experiment:
         """
         records = self.records(plan.specs)
         branches.branch(self.store, plan, records)
+        self._keep_evaluated(plan.recipe)
         plan = grid.without(plan, records, self.store.folder_of)
         if plan.missing:
             self._tell_of_lost_steps(records)
@@ -131,6 +132,14 @@ class Experiment:
                 self.watcher.warn(lacking)
         self.train_missing(plan, records, more)
         return plan
+
+    def _keep_evaluated(self, recipe: Recipe) -> None:
+        """Write the bytes of what is evaluated, where a tokenizer makes that known."""
+        facts = self.tokens.description
+        if self.store.evaluated(recipe.digest, facts.fingerprint) is None:
+            found = eval_bytes.evaluated(recipe, self.tokens)
+            if found is not None:
+                self.store.keep_evaluated(recipe, facts, found)
 
     def _time_compiled(self, plan: Plan) -> None:
         """Time compiled steps of the arms of which the study has no ratio yet; name those that

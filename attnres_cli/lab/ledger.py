@@ -29,8 +29,8 @@ def kept(
     before = held.asked()
     known = {replace(each, recipe_digest=first[each.recipe_digest]) for each in before or ()}
     now = {asked(one, kind) for one in found if any(arm.difference for arm in one.arms)}
-    why = "it is of an earlier attnres, ablate renews it" if before is None else ""
-    if before is not None and now - known:
+    why = "" if held.is_current() else "it is of an earlier attnres, ablate renews it"
+    if not why and now - known:
         try:
             Store.open(study, create=True).ask([*(now - known)])
         except StudyError as error:

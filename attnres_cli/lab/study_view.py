@@ -91,8 +91,9 @@ class Held:
         found = []
         for recipe in recipes:
             chosen = self._runs.choose(self._meant(recipe), "standard", codes)
-            data = self.store.data(chosen.fingerprint)
-            found.append(Side(self.recipe(chosen.recipe_digest), chosen, data))
+            digest, data = chosen.recipe_digest, self.store.data(chosen.fingerprint)
+            of_bytes = self.store.evaluated(digest, chosen.fingerprint)
+            found.append(Side(self.recipe(digest), chosen, data, of_bytes))
         first, second = found
         one = first.recipe.digest
         if (one, first.data) == (second.recipe.digest, second.data):
@@ -182,8 +183,8 @@ class Held:
         return [self._with_measured(one) for one in found]
 
     def _with_measured(self, comparison: Comparison) -> Comparison:
-        """The comparison with what of its arms was still moving when training ended, and how long
-        their steps take.
+        """The comparison with what of its arms was still moving when training ended, how long
+        their steps take, and the bytes of what was evaluated.
         """
         runs = [run for run in comparison.records if run.result is not None]
         probes = self.store.probes([run.id for run in runs], only=moving.FIELDS)
@@ -199,6 +200,7 @@ class Held:
             comparison,
             moving={arm: moved for arm, moved in found.items() if moved},
             step_ratios=ratios,
+            evaluated=self.store.evaluated(digest, comparison.data.fingerprint),
             bench=typed,
         )
 

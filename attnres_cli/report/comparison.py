@@ -157,6 +157,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         f"data {data.source} ({data.fingerprint}), {data.size}",
         *([f"split: {data.split}"] if data.split else []),
         *_reference_lines(data),
+        *_in_bytes(comparison),
         *_passed(comparison),
         RULE,
         *([_HIDDEN.format(plural(comparison.n_hidden, "arm"))] if comparison.n_hidden else []),
@@ -203,6 +204,15 @@ def _reference_lines(data: DataDescription) -> Iterator[str]:
             for name, bits in (("zlib", data.zlib_bits), ("xz", data.xz_bits))
         ]
         yield f"compressors, on at most a MiB of validation text: {', '.join(packed)}"
+
+
+def _in_bytes(comparison: Comparison) -> Iterator[str]:
+    """How a loss becomes bits per byte, by which tokenizers are compared."""
+    if (of := comparison.evaluated) is not None:
+        yield (
+            f"bits/byte: loss / ln 2 x {of.n_tokens:,} evaluated tokens / {of.n_bytes:,} bytes of "
+            "their text, which compares tokenizers on one text"
+        )
 
 
 def _passed(comparison: Comparison) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnres_cli.config.as_typed import differing, settings
+from attnres_cli.records.evaluated import bits_per_byte
 from attnres_cli.report.comparison import UNIT
 from attnres_cli.report.table import Report, tabled
 from attnres_cli.stats.pairs import mean_sd
@@ -24,7 +25,29 @@ _NOTES = (
     f"an interval takes {LEAST_SEEDS} seeds in common",
 )
 _SIDE = "name=recipe.name digest=recipe.digest data=data.fingerprint"
+_IN_BYTES = (
+    "bits/byte: of the UTF-8 text of the evaluated tokens, which compares tokenizers on one text; "
+    "windows of two tokenizers are not the same, so no interval is given"
+)
 _Arm = dict[str, Any]
+
+
+def _bits(name: str, place: int) -> Field[_Arm, Sequence[Side]]:
+    """The losses of one side in bits per byte; a column where a tokenizer's bytes are known."""
+
+    def value(row: _Arm, of: Sequence[Side]) -> float | None:
+        mean = row[name]["mean"]
+        return None if mean is None else bits_per_byte(mean, of[place])
+
+    return Field(
+        f"bits_per_byte_{name}", value, f"{name.upper()} bits/byte", "{:.4f}", applies=_in_bytes
+    )
+
+
+def _in_bytes(sides: Sequence[Side]) -> bool:
+    return any(side.evaluated for side in sides)
+
+
 _FIELDS: Sequence[Field[_Arm, Sequence[Side]]] = (
     Field("variant", title="variant", kind="code"),
     Field("mean_a", "a.mean", "A", lambda row, _: _loss(row["a"])),
@@ -37,6 +60,7 @@ _FIELDS: Sequence[Field[_Arm, Sequence[Side]]] = (
     Field("ci_low", "interval.0"),
     Field("ci_high", "interval.1"),
     Field(title="n", show=lambda row, _: _n(row), kind="word"),
+    *(_bits(name, place) for place, name in enumerate("ab")),
     Field("reason", "", "why no interval", kind="text"),
     Field("recipe_a", lambda _, of: of[0].recipe.digest),
     Field("recipe_b", lambda _, of: of[1].recipe.digest),
@@ -59,17 +83,18 @@ def report_of(first: Side, second: Side, rows: Sequence[Row]) -> Report:
     ]
     text.append(f"what differs: {'; '.join(parts) or 'no setting'}")
     arms = [_arm(row) for row in rows]
+    notes = [*_NOTES, *([_IN_BYTES] if _in_bytes(sides) else [])]
     return Report(
         title=f"recipes {' and '.join(names)} side by side",
         text=text,
         tables=[tabled("validation loss, mean ± sd over seeds", _FIELDS, arms, sides)],
-        notes=_NOTES,
+        notes=notes,
         document={
             "recipes": [picked(side, _SIDE) for side in sides],
             "differ": differ,
             "unit": UNIT,
             "arms": arms,
-            "notes": [*text, *_NOTES],
+            "notes": [*text, *notes],
         },
         records=[record(_FIELDS, arm, sides) for arm in arms],
         question="What does the other recipe change for each design?",

@@ -53,7 +53,8 @@ def holding(connection: Connection, study: str) -> Holding:
         for row in of(table):
             found[row["run_id"]].append(row)
     whole = [recipes, tables.data, runs, removed, registrations]
-    whole += [tables.arm_recipes, tables.step_ratios, tables.until_decided, tables.asked]
+    whole += [tables.arm_recipes, tables.step_ratios, tables.until_decided]
+    whole += [tables.asked, tables.evaluated]
     return Holding(study, {table.name: of(table) for table in whole}, of_runs)
 
 

@@ -40,7 +40,8 @@ def merge(connection: Connection, part: Holding) -> list[Merged]:
     replaced is running.
     """
     here = holding(connection, "")
-    for table in (recipes, tables.data, tables.arm_recipes, tables.step_ratios, tables.asked):
+    keyed = (recipes, tables.data, tables.arm_recipes, tables.step_ratios, tables.asked)
+    for table in (*keyed, tables.evaluated):
         _add(connection, table, table.primary_key.columns.keys(), part, here)
     _grow(connection, part, here)
     _rename(connection, part, here)

@@ -14,6 +14,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import ArmRecipe
 from attnres_cli.records.computed import may_agree
+from attnres_cli.records.evaluated import Evaluated
 from attnres_cli.records.gates import PROOFS
 from attnres_cli.records.run import (
     FIRST_TUNING_SEED,
@@ -119,6 +120,17 @@ class Planner(Reader):
                 connection.execute(insert(of).values((*base, baseline, most)))
                 return most
             return held
+
+    @patient
+    def keep_evaluated(self, recipe: Recipe, facts: DataDescription, found: Evaluated) -> None:
+        """Record what evaluations under a recipe predict."""
+        of, key = tables.evaluated, (recipe.digest, facts.fingerprint)
+        with self._write(alone=True) as connection:
+            _keep_data(connection, facts)
+            _keep_recipe(connection, recipe)
+            mine = (of.c.recipe_digest == key[0], of.c.fingerprint == key[1])
+            if connection.execute(select(of.c.n_bytes).where(*mine)).first() is None:
+                connection.execute(insert(of).values((*key, found.n_tokens, found.n_bytes)))
 
     @patient
     def register(self, found: Sequence[tuple[Registration, Recipe]]) -> None:

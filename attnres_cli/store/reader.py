@@ -17,6 +17,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.asked import Asked
 from attnres_cli.records.comparison_terms import ArmRecipe
+from attnres_cli.records.evaluated import Evaluated
 from attnres_cli.records.items import Items
 from attnres_cli.records.run import (
     DataDescription,
@@ -158,6 +159,23 @@ class Reader:
             mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
             query = select(of.c.most).where(*mine, of.c.baseline == baseline)
             return connection.execute(query).scalar()
+
+    @patient
+    def evaluated(self, recipe_digest: str, fingerprint: str) -> Evaluated | None:
+        """What evaluations under a recipe predict; None where that is not known in bytes."""
+        of = tables.evaluated
+        with self._read() as connection:
+            if upgrade.lacks(connection, of):
+                return None
+            mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
+            row = connection.execute(select(of).where(*mine)).one_or_none()
+            return None if row is None else Evaluated(**rows.shared(Evaluated, of, row))
+
+    @patient
+    def is_current(self) -> bool:
+        """Whether this study is of the schema of now."""
+        with self._read() as connection:
+            return upgrade.is_current(connection)
 
     @patient
     def asked(self) -> list[Asked] | None:

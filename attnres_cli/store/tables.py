@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 PREFIX = "attnres_"
 
-SCHEMA = "0011"  # which tables these are: a study says it in `schema`, as Alembic would write it
+SCHEMA = "0012"  # which tables these are: a study says it in `schema`, as Alembic would write it
 
 IDENTITY = ("recipe_digest", "variant", "seed", "fingerprint", "code")
 """The columns that tell a run from every other."""
@@ -200,6 +200,15 @@ asked = Table(
     Column("terms", Text, primary_key=True),
     Column("margin", String(32), primary_key=True),
     Column("asked_at", String(32), nullable=False),  # UTC, ISO 8601
+)
+
+evaluated = Table(
+    "attnres_evaluated",
+    metadata,
+    Column("recipe_digest", ForeignKey("attnres_recipes.digest"), primary_key=True),
+    Column("fingerprint", ForeignKey("attnres_data.fingerprint"), primary_key=True),
+    Column("n_tokens", BigInteger, nullable=False),  # that evaluations predict
+    Column("n_bytes", BigInteger, nullable=False),  # of their text, in UTF-8
 )
 
 registrations = Table(

@@ -24,6 +24,7 @@ from attnres_cli.store.tables import (
     SCHEMA,
     asked,
     data,
+    evaluated,
     items,
     metadata,
     removed,
@@ -38,10 +39,10 @@ OLDER = "0007"
 are of tables fitted to the very tokens they were held against: they are dropped.
 """
 
-_NEWER = (items, step_ratios, until_decided, asked)
-BEFORE = {"0008": _NEWER, "0009": _NEWER[1:], "0010": _NEWER[2:]}
+_NEWER = (items, step_ratios, until_decided, asked, evaluated)
+BEFORE = {"0008": _NEWER, "0009": _NEWER[1:], "0010": _NEWER[2:], "0011": _NEWER[4:]}
 """Schemas that lack whole tables alone: what runs answered to items, ratios of step times, how many
-seeds a table grows to, tables that were asked for.
+seeds a table grows to, tables that were asked for, bytes of what is evaluated.
 """
 
 _NEW = {
@@ -69,6 +70,11 @@ def reading(version: str) -> dict[str, str]:
 def is_older(connection: Connection) -> bool:
     """Whether this only reads a study of OLDER."""
     return connection.get_execution_options().get(_OPTION) == OLDER
+
+
+def is_current(connection: Connection) -> bool:
+    """Whether a study is of SCHEMA, so that writing to it changes no table of it."""
+    return _OPTION not in connection.get_execution_options()
 
 
 def lacks(connection: Connection, table: Table) -> bool:

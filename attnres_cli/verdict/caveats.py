@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from attnres_cli.config.arms import SCALE
 from attnres_cli.records import doubts, gates
 from attnres_cli.records.comparison_terms import Given, Matched, Tuned, settings_text
+from attnres_cli.records.evaluated import bits_per_byte
 from attnres_cli.records.run import Status
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
@@ -103,9 +103,9 @@ def _learned(comparison: Comparison) -> Iterator[str]:
             f"the baseline ends above the {line[0]} line: its models learned too little to say much"
         )
     packed = comparison.data.zlib_bits
-    if base is not None and packed and comparison.data.is_bytes:
-        bits = base.mean / math.log(2)
-        if bits > _FAR_ABOVE * packed:
+    if base is not None and packed:
+        bits = bits_per_byte(base.mean, comparison)
+        if bits is not None and bits > _FAR_ABOVE * packed:
             yield (
                 f"the baseline ends at {bits:.1f} bits per byte, zlib needs {packed:.1f}: too "
                 "little training to say anything of longer training"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from attnres_cli.records.comparison_terms import SHARED, ArmRecipe, Terms
+from attnres_cli.records.evaluated import Evaluated
 from attnres_cli.records.run import DataDescription, Gate, Removed, RunRecord, Status
 from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.stats.multiples import Budget
@@ -105,6 +106,7 @@ class Comparison:
     beside: tuple[Comparison, ...] = ()  # of the same arms on lesser terms: they get no words
     moving: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm, parameter, share
     step_ratios: Mapping[str, StepRatio] = field(default_factory=dict)  # by arm, to the baseline's
+    evaluated: Evaluated | None = None  # where a token is no byte, and its bytes are known
     bench: str = ""  # the command that times what `step_ratios` lack, if one is known
     n_asked: int = 1  # tables that the study was asked for, this one included
     not_kept: str = ""  # why the study does not keep that this one was

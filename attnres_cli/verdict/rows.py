@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from attnres_cli.records.comparison_terms import SHARED
+from attnres_cli.records.evaluated import bits_per_byte
 from attnres_cli.stats.multiples import Worth
 from attnres_cli.stats.power import multiplier
 from attnres_cli.verdict import fields, labels, pays
@@ -106,8 +107,9 @@ def _params(arm: ArmResult, _: Comparison) -> str:
     return f"{arm.n_params:,}" + (f" ({arm.params_delta:+,})" if arm.params_delta else "")
 
 
-def _bits(arm: ArmResult, _: Comparison) -> str:
-    return "-" if math.isnan(arm.mean) else f"{bits_per_byte(arm.mean):.4f}"
+def _bits(arm: ArmResult, of: Comparison) -> str:
+    bits = bits_per_byte(arm.mean, of)
+    return "-" if bits is None or math.isnan(bits) else f"{bits:.4f}"
 
 
 RECIPE = Field[Any, Comparison]("recipe", lambda _, of: of.recipe)
@@ -152,8 +154,9 @@ FIELDS: Sequence[ArmField] = (
     Field("params", "n_params", "params", _params, is_optional=True),
     Field("params_delta"),
     Field(
-        "bits_per_byte", lambda arm, of: bits_per_byte(arm.mean) if of.data.is_bytes else None,
-        "bits/byte", _bits, is_optional=True, applies=lambda of: of.data.is_bytes,
+        "bits_per_byte", lambda arm, of: bits_per_byte(arm.mean, of),
+        "bits/byte", _bits, is_optional=True,
+        applies=lambda of: bits_per_byte(0.0, of) is not None,
     ),
     Field("flops_per_token", "", "FLOPs/token", "{:.3g}", is_optional=True),
     Field("tokens"),
@@ -188,8 +191,3 @@ def _on_lesser_terms(beside: Comparison) -> ArmField:
 def record(arm: ArmResult, comparison: Comparison, qualified: str) -> dict[str, Any]:
     """An arm's row as plain values, with what it must be read with."""
     return fields.record(FIELDS, arm, comparison) | {"qualified": qualified}
-
-
-def bits_per_byte(loss: float) -> float:
-    """Nats per token in bits per byte, where a token is a byte."""
-    return loss / math.log(2)

@@ -14,6 +14,7 @@ import numpy as np
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.code import Code
+from attnres_cli.records.evaluated import Evaluated
 from attnres_cli.records.run import DataDescription, RunRecord
 from attnres_cli.stats.pairs import mean_sd
 from attnres_cli.stats.sequential import ALPHA, LEAST_SEEDS, interval
@@ -28,6 +29,7 @@ class Side:
     recipe: Recipe
     chosen: Choice
     data: DataDescription
+    evaluated: Evaluated | None = None
 
     def runs(self, variant: str) -> list[RunRecord]:
         """The ended runs of a design."""

@@ -133,6 +133,7 @@ def test_a_study_of_before_keeps_nothing_when_read_says_so_and_does_once_written
 ):
     with closing(sqlite3.connect(study)) as held:
         held.execute("DROP TABLE attnres_asked")
+        held.execute("DROP TABLE attnres_evaluated")
         held.execute("DROP TABLE attnres_until_decided")
         held.execute("UPDATE attnres_schema SET version_num = '0010'")
         held.commit()

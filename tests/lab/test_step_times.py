@@ -131,6 +131,7 @@ def test_a_study_from_before_there_were_ratios_gets_them_when_written_to(here: P
         study.execute("DROP TABLE attnres_step_ratios")
         study.execute("DROP TABLE attnres_until_decided")
         study.execute("DROP TABLE attnres_asked")
+        study.execute("DROP TABLE attnres_evaluated")
         study.execute("UPDATE attnres_schema SET version_num = '0009'")
         study.commit()
     attnres("ablate", "standard", "attnres", "--recipe", "smoke", "--seeds", "2")

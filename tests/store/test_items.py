@@ -129,6 +129,7 @@ def test_a_study_without_the_table_gets_one_when_written_to(tmp_path: Path, stud
     sql(path, "DROP TABLE attnres_step_ratios")
     sql(path, "DROP TABLE attnres_until_decided")
     sql(path, "DROP TABLE attnres_asked")
+    sql(path, "DROP TABLE attnres_evaluated")
     sql(path, "UPDATE attnres_schema SET version_num = '0008'")
     held = path.read_bytes()
 

@@ -35,7 +35,7 @@ from attnres_cli.store.tables import PREFIX, SCHEMA, metadata
 OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "attnres_probes"}
 OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_registrations", "attnres_schema"}
 OURS |= {"attnres_removed", "attnres_items", "attnres_step_ratios", "attnres_until_decided"}
-OURS |= {"attnres_asked"}
+OURS |= {"attnres_asked", "attnres_evaluated"}
 OLD = Path(__file__).parent / "golden" / "schema_0007.sql"
 """A study of 2026-11-22, by a version before the first release: `ablate --tune-lr`, `--match` and
 `search` of the recipe smoke. Names of its machine and most probes were taken out.

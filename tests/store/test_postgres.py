@@ -114,7 +114,7 @@ def test_reading_makes_nothing_and_another_schema_can_be_named(database: Lab, st
 
     Store.open(f"{study}?options=-csearch_path%3Dmine", create=True)
 
-    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(14,)]
+    assert server.sql(f"{OURS} AND schemaname = 'mine'", name) == [(15,)]
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 
@@ -132,6 +132,7 @@ OLDER = (
     "DROP TABLE attnres_step_ratios",
     "DROP TABLE attnres_until_decided",
     "DROP TABLE attnres_asked",
+    "DROP TABLE attnres_evaluated",
     "UPDATE attnres_schema SET version_num = '0007'",
 )
 COLUMNS = (
