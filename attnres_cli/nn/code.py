@@ -108,6 +108,11 @@ KEPT: tuple[Kept, ...] = (
     Kept("design", "103d8018a3f6", "a942fca39bd8", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "a8aa4a6dddd8", "dd1ad2b09af5", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
     Kept("design", "0bab91adda30", "768f51e2f61b", "5102aab06172cfc2abce7038eb3eb653ec1cda2e"),
+    # documents may be isolated; parts of a design may have rates of their own; compiled runs are
+    # evaluated compiled, which their numerics say; a dataset of the hub is kept
+    Kept("trunk", "ffac18bbe987", "663d61fa5df4", "77f8497ae09288a339cceb3198e4318627822b58"),
+    Kept("loop", "2654e6b3cf98", "a1d6e9aa1427", "77f8497ae09288a339cceb3198e4318627822b58"),
+    Kept("data", "00ba6714ade1", "184161c6e822", "77f8497ae09288a339cceb3198e4318627822b58"),
 )
 """All of them. A run of the one code and a run of the other are of the same code."""
 
