@@ -122,8 +122,12 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         nested = isinstance(value, dict)
-        found |= _leaves(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+        found |= _leaves(value, f"{prefix}{key}.") if nested else {prefix + key: _hashable(value)}
     return found
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def searched_name(recipe: str) -> str:

@@ -528,3 +528,14 @@ def test_a_key_that_takes_text_takes_it_as_it_is_typed(text: str):
     assert recipes.load(name, overrides).digest == recipe.digest
     unset = recipes.load("smoke", ["data.source=huggingface", "data.path=wikitext", "data.subset="])
     assert unset.data.subset is None
+
+
+def test_settings_can_be_told_apart_also_where_they_are_lists():
+    plain = recipes.load("kimi-tiny")
+    scaled = recipes.load("kimi-tiny", ["optim.part_lr_scale={x0: 3}"])
+    told = [as_typed.settings(each) for each in (plain, scaled)]
+    assert all(set(held.values()) for held in told)
+    (key,) = as_typed.differing([plain, scaled])
+    assert key == "optim.part_lr_scale"
+    again = recipes.load("kimi-tiny", [as_typed.typed(key, told[1][key])])
+    assert again.digest == scaled.digest
