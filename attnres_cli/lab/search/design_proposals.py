@@ -1,0 +1,131 @@
+"""Which design a search tries next: by Optuna's TPE, by evolution, or at random.
+
+Pure: what is proposed follows from the space, from what was seen and from the seed alone. Designs
+are told apart by their canonical names; those that a constructor refuses are never proposed.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from attnres_cli.lab.search.designs import Choices, DesignSpace, NameOf
+from attnres_cli.lab.search.proposals import STARTUP
+from attnres_cli.nn.residual import Value
+
+KINDS = ("tpe", "random", "evolution")
+TOP = 1
+"""The rung of all tokens; 0 is that of a quarter of them."""
+
+_TRIES, _MOST_DRAWS = 50, 500
+_POPULATION, _TOURNAMENT = 20, 5  # of regularised evolution (Real et al. 2019, arXiv 1802.01548)
+
+_Proposer = Callable[[], Choices]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A design that was tried: its loss at the highest rung that it has reached, None while it
+    trains, inf where it diverged.
+    """
+
+    choices: Mapping[str, Value]
+    rung: int
+    loss: float | None
+
+
+def proposed(
+    space: DesignSpace, name_of: NameOf, seen: Sequence[Seen], kind: str, seed: int
+) -> tuple[Choices, str] | None:
+    """A legal design that was not tried, with its name. A sampler that has proposed none in 50
+    tries leaves it to chance. None if 500 draws find none either.
+    """
+    source, known = random.Random(seed), {name_of(dict(each.choices)) for each in seen}  # noqa: S311
+    n_ended = sum(each.loss is not None for each in seen)
+
+    def draw() -> Choices:
+        return space.draw(lambda _, values: source.choice(values))
+
+    tries: list[tuple[_Proposer, int]] = [(draw, _MOST_DRAWS)]
+    if kind != "random" and n_ended >= STARTUP:
+        maker = _tpe(space, seen, seed) if kind == "tpe" else _evolution(space, seen, source)
+        tries.insert(0, (maker, _TRIES))
+    for propose, n in tries:
+        for _ in range(n):
+            choices = propose()
+            name = name_of(choices)
+            if name is not None and name not in known:
+                return choices, name
+    return None
+
+
+def _tpe(space: DesignSpace, seen: Sequence[Seen], seed: int) -> _Proposer:
+    """Optuna's TPE: it takes a design that has not reached the top rung as one that was pruned."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            multivariate=True, group=True, constant_liar=True, n_startup_trials=0, seed=seed
+        )
+    study = optuna.create_study(sampler=sampler)
+    study.add_trials([_trial(space, each) for each in seen])
+
+    def propose() -> Choices:
+        trial = study.ask()  # it stays as one that trains: what is proposed again is not worth it
+        return space.draw(lambda name, values: trial.suggest_categorical(name, values))
+
+    return propose
+
+
+def _trial(space: DesignSpace, seen: Seen) -> FrozenTrial:
+    """A design as Optuna holds it, with the choices of which there are several values."""
+    distributions: dict[str, BaseDistribution] = {}
+
+    def pick(name: str, values: Sequence[Value]) -> Value:
+        distributions[name] = CategoricalDistribution(values)
+        return seen.choices[name]
+
+    made = space.draw(pick)
+    state = TrialState.COMPLETE if seen.rung >= TOP else TrialState.PRUNED
+    return create_trial(
+        state=TrialState.RUNNING if seen.loss is None else state,
+        params={name: made[name] for name in distributions},
+        distributions=distributions,
+        value=seen.loss if seen.rung >= TOP else None,
+        intermediate_values={} if seen.loss is None else {seen.rung: seen.loss},
+    )
+
+
+def _evolution(space: DesignSpace, seen: Sequence[Seen], source: random.Random) -> _Proposer:
+    """One choice of a parent is changed: of the best of 5, drawn from the 20 tried last."""
+    living = [each for each in seen if each.loss is not None][-_POPULATION:]
+
+    def fitness(each: Seen) -> tuple[int, float]:
+        assert each.loss is not None
+        return -each.rung, each.loss
+
+    def propose() -> Choices:
+        drawn = source.sample(living, min(_TOURNAMENT, len(living)))
+        parent, open_names = min(drawn, key=fitness).choices, list[str]()
+
+        def inherit(name: str, _values: Sequence[Value]) -> Value:
+            open_names.append(name)
+            return parent[name]
+
+        space.draw(inherit)
+        changed = source.choice(open_names) if open_names else ""
+
+        def pick(name: str, values: Sequence[Value]) -> Value:
+            if name == changed:
+                return source.choice([value for value in values if value != parent[name]])
+            return parent[name] if name in parent else source.choice(values)
+
+        return space.draw(pick)
+
+    return propose
