@@ -94,6 +94,12 @@ class Bench:
         self, outcome: Outcome = deep_is_good, stop_after: int = -1, confirmed: int = 1, **how: bool
     ) -> Bench:
         """Search, then confirm `confirmed` shapes of each design; die after `stop_after` runs."""
+        self.screen(outcome, stop_after, **how)
+        self.runner.confirm(confirmed, self.search.confirm_seeds)
+        return self
+
+    def screen(self, outcome: Outcome = deep_is_good, stop_after: int = -1, **how: bool) -> Bench:
+        """Try what there is to try; die after `stop_after` runs."""
 
         def train(_plan: Plan, wanted: Wanted, _display: ProgressDisplay) -> None:
             while (ids := wanted(1)) is not None:
@@ -111,7 +117,6 @@ class Bench:
         if place.retry_failed:
             self.runner.retry()
         self.runner.screen()
-        self.runner.confirm(confirmed, self.search.confirm_seeds)
         return self
 
     def end(self, record: RunRecord, loss: float | None) -> None:

@@ -34,26 +34,39 @@ class Searching(Training):
         help="Take designs and space from a suite, such as fig7.",
         autocompletion=complete.suites,
     )
+    designs: str | None = typer.Option(
+        None,
+        help="Search designs instead of shapes: all, or 'attnres:norm=*,heads=1|4;+vres|+x0'.",
+        show_default=False,
+    )
     budget: list[str] | None = typer.Option(
         None,
-        help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's.",
+        help="What every shape costs: params=2M, flops=1e17, or both. Default: the recipe's. With "
+        "--designs what they have equal: params, flops or tokens.",
         show_default=False,
     )
     space: list[str] | None = typer.Option(
         None, help="What to search: aspect=15..75,n_heads=2|4,n_blocks=2..16.", show_default=False
     )
-    trials: int = typer.Option(40, min=1, max=100_000, help="Trials of each design in total.")
+    trials: int = typer.Option(
+        40, min=1, max=100_000, help="Trials of each design in total; with --designs designs."
+    )
     objective: str = typer.Option(
         "val_loss",
         help="val_loss; a second: step_time, params or flops if the budget does not fix it, "
-        "memory on a GPU.",
+        "memory on a GPU. With --designs also time: val_loss at equal time.",
     )
-    sampler: str = typer.Option("auto", help="auto, tpe, gp, nsga2, grid, brute or random.")
+    sampler: str = typer.Option(
+        "auto", help="auto, tpe, gp, nsga2, grid, brute or random; with --designs also evolution."
+    )
     confirm: int = typer.Option(
-        2, min=0, max=1000, help="Number of best shapes of each design to confirm."
+        2,
+        min=0,
+        max=1000,
+        help="Number of best shapes of each design to confirm, or of best designs.",
     )
     seeds: str | None = typer.Option(
-        None, help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3."
+        None, help="Fresh seeds that confirm: how many, or 5,6,7. Default: 3; of designs 7."
     )
 
     def designs_and_space(self) -> tuple[list[str], str]:
@@ -72,9 +85,16 @@ class Searching(Training):
 def search(asked: Searching) -> None:
     """Find the best shape under an exact budget, for each design, and confirm it on fresh seeds.
 
+    With --designs: find the best design at equal cost instead.
+
     Every trial is a run of the study: what it holds is not trained again, and the same command goes
     on where it stopped.
     """
+    if asked.designs is not None:
+        from attnres_cli.cli.search_designs import search_designs
+
+        search_designs(asked)
+        return
     from attnres_cli.config.recipe import load
 
     goals, (specs, ranges) = _goals(asked.objective), asked.designs_and_space()

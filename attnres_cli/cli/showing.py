@@ -20,7 +20,7 @@ from attnres_cli.console import note, say
 from attnres_cli.errors import AwayError, StudyError, UsageError
 from attnres_cli.lab.search import studies
 from attnres_cli.lab.study_view import Held
-from attnres_cli.records.run import RunRecord
+from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
 from attnres_cli.records.search_records import Search
 from attnres_cli.report import file_formats
 from attnres_cli.report.table import Report
@@ -158,6 +158,13 @@ class _Shown:
         self._put(lambda: report_of(held.downstream(chosen)))
 
     def _search(self, search: Search) -> None:
+        if search.designs is not None:
+            from attnres_cli.cli.search_designs import compared
+            from attnres_cli.report import search_designs
+
+            found = compared(search, self.store, self.asked.study, self.records)
+            self._put(lambda: search_designs.report_of(search, self.records, found))
+            return
         from attnres_cli.report.search import report_of
 
         finding, known = find(search, self.records), self.store.recipe
@@ -200,7 +207,8 @@ class _Shown:
         chapters = [replace(chapter, comparison=one) for chapter, one in pairs]
         if asked.form is Format.CSV and (why := unanswerable(first)):
             say(why)  # lines of numbers do not
-        findings = [find(search, self.records) for search in searches] if whole else []
+        shapes = [search for search in searches if search.designs is None]
+        findings = [find(search, self.records) for search in shapes] if whole else []
         if asked.figures is not None:
             self._draw(split(chapters)[0], ladders, findings)
 
@@ -251,4 +259,5 @@ def _asked_for(
     """The search of that name; without a name the newest, where the study holds nothing else."""
     if recipe is not None:
         return next((each for each in searches if each.name == recipe), None)
-    return searches[-1] if searches and all(is_searched(r.recipe) for r in records) else None
+    only = all(is_searched(r.recipe) or r.seed >= FIRST_TUNING_SEED for r in records)
+    return searches[-1] if searches and only else None

@@ -70,6 +70,17 @@ class Family:
 
 
 @dataclass(frozen=True)
+class Designs:
+    """What a search over designs has that one over shapes has not."""
+
+    size: int  # of the space
+    legal: float  # the share of it that is
+    tokens: tuple[int, int]  # of a first look: in short, and whole
+    baseline_digest: str  # of the recipe of the baseline's first look
+    settings_digest: str  # of the recipe, with what it says of single designs
+
+
+@dataclass(frozen=True)
 class Search:
     """One search of the study: what was asked, and a family for each variant."""
 
@@ -88,6 +99,7 @@ class Search:
     families: tuple[Family, ...]
     earlier_seeds: tuple[int, ...] = ()  # as asked for before
     codes: tuple[str, ...] = ()  # digests of the code of its designs; none where not known
+    designs: Designs | None = None  # of a search over designs
 
 
 def n_asked(search: Search, family: Family) -> int:

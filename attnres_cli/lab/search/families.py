@@ -200,7 +200,7 @@ class Family:
         trial = create_trial(
             state=state,
             params=self.points.params_of(point),
-            distributions=self.points.distributions,
+            distributions=self.points.distributions_of(point),
             values=None if values is None else list(values),
             user_attrs=attributes,
         )

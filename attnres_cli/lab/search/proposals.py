@@ -65,6 +65,10 @@ class Points:
         """What Optuna is told of a point."""
         return {name: point.dimensions[name] for name in self.names}
 
+    def distributions_of(self, _point: Point) -> dict[str, BaseDistribution]:
+        """Among which values Optuna chose the point's."""
+        return self.distributions
+
     def trial(self, point: Point) -> Trial:
         """The point as a trial that has just begun; its number is not known here."""
         follow = {"mlp_ratio", "params", "lr"} - {*self.names}
@@ -135,7 +139,7 @@ class Feasible(RandomSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: _Space
     ) -> dict[str, Any]:
         """The point nearest to what the sampler proposes that is not tried yet."""
-        points, seed = self._points, _seed(self._seed, trial.number)
+        points, seed = self._points, seed_of(self._seed, trial.number)
         others = [each for each in study.get_trials(deepcopy=False) if each.number != trial.number]
         tried = points.tried(others)
         free = [point for point in points.points if point not in tried] or points.points
@@ -171,7 +175,8 @@ def _sampler(kind: str, seed: int, n_startup: int) -> BaseSampler:
         return RandomSampler(seed=seed)
 
 
-def _seed(study_seed: int, number: int) -> int:
+def seed_of(study_seed: int, number: int) -> int:
+    """Of the proposal of that number."""
     digest = hashlib.sha256(f"{study_seed}:{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 

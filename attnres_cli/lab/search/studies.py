@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnres_cli.records.search_records import Family, Search, State, Trial
+from attnres_cli.records.search_records import Designs, Family, Search, State, Trial
 from attnres_cli.store.optuna import asking, searches_to_read
 from attnres_cli.store.retry import retry_s
 
@@ -41,7 +41,8 @@ _ASKED_FOR = (*_GROWS, "earlier_seeds", "families")
 
 def _defined(search: Search) -> dict[str, Any]:
     """What makes a search another one, and its name."""
-    return {key: value for key, value in asdict(search).items() if key not in _ASKED_FOR}
+    held = {key: value for key, value in asdict(search).items() if key not in _ASKED_FOR}
+    return held if search.designs else {k: v for k, v in held.items() if k != "designs"}
 
 
 def name_of(search: Search, variants: Sequence[str]) -> str:
@@ -145,6 +146,8 @@ def _search(studies: Mapping[str, Study]) -> Search:
     kept: dict[str, Any] = {
         key: tuple(v) if isinstance(v := defined[key], list) else v for key in known
     }
+    if of_designs := kept.get("designs"):
+        kept["designs"] = Designs(**of_designs | {"tokens": tuple(of_designs["tokens"])})
     return Search(
         **kept,
         n_trials=max((each.get("n_trials", 0) for each in asked), default=0),

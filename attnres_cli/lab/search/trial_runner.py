@@ -23,7 +23,7 @@ from attnres_cli.lab.search.trunk_grid import Trunk
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import ENDED, WAITS, RunRecord, RunSpec, Status
+from attnres_cli.records.run import ENDED, WAITS, RunRecord, RunResult, RunSpec, Status
 from attnres_cli.records.search_records import Search
 from attnres_cli.stats.optima import likeliest_common
 from attnres_cli.verdict.numbers import plural
@@ -64,14 +64,17 @@ class TrialRunner:
         ended = record.status in ENDED
         if result is None or not ended or has_failed(record):
             return None
-        known = {
+        return tuple(self._known(result)[name] for name in self.search.objectives)
+
+    def _known(self, result: RunResult) -> dict[str, float]:
+        """The value of every objective."""
+        return {
             "val_loss": result.val_loss if math.isfinite(result.val_loss) else math.inf,
             "step_time": result.step_s,
             "params": float(result.n_params),
             "flops": float(result.flops_per_token) * result.tokens,
             "memory": float(result.peak_bytes),
         }
-        return tuple(known[name] for name in self.search.objectives)
 
     def retry(self) -> None:
         """Let failed trials be trained once more: a new trial takes the place of each."""
@@ -87,10 +90,7 @@ class TrialRunner:
         experiment, plan = self.experiment, self.plan
         n_trials = [family.n_left(self.search.n_trials) for family in self.families]
         if any(n_trials):
-            points = [family.points.points for family in self.families]
-            trials = list(zip(n_trials, points, strict=True))
-            seconds = predicted_s(trials, self.step_s, len(plan.devices))
-            shown = sum(n_trials), seconds, plan.settings
+            shown = sum(n_trials), self._predicted_s(n_trials), plan.settings
             with experiment.watcher.progress(*shown, seeks=True) as self._display:
                 experiment.train(plan, self._requested, self._display)
         lost = {
@@ -100,6 +100,11 @@ class TrialRunner:
         }
         records = experiment.store.runs(curves=False) if lost else []
         experiment.count_failed([run for run in records if run.identity in lost])
+
+    def _predicted_s(self, n_trials: Sequence[int]) -> float | None:
+        points = [family.points.points for family in self.families]
+        trials = list(zip(n_trials, points, strict=True))
+        return predicted_s(trials, self.step_s, len(self.plan.devices))
 
     def _requested(self, n_free: int) -> list[int]:
         """The runs of the trials that have not ended. New trials are asked for while fewer than
@@ -143,11 +148,15 @@ class TrialRunner:
         """Make a run of the study of each trial that has none here yet."""
         new = [each for each in running if (each[1].spec, each[0]) not in self._runs]
         records = self.first([point for *_, point in new])
+        self._continue([point for *_, point in new], records)
         for (number, family, point), record in zip(new, records, strict=True):
             self._runs[family.spec, number] = record.id
             if self._display is not None:
                 recipes = point.recipe, self.plan.recipe
                 self._display.know(record, *recipes, point.flops_per_token)
+
+    def _continue(self, points: Sequence[Point], records: Sequence[RunRecord]) -> None:
+        """Let runs go on from shorter ones; no shape is trained for longer than at first."""
 
     def confirm(self, k: int, seeds: Sequence[int]) -> None:
         """Train the k best shapes of every family on fresh seeds, for all families; and the shapes

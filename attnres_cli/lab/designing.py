@@ -1,0 +1,280 @@
+"""What `attnres search --designs` does: plan, look at designs, tune and compare the best."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+
+from optuna.storages import RDBStorage
+
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.data import sources
+from attnres_cli.errors import StudyError, UsageError
+from attnres_cli.lab import comparing, grid, match, memory, step_times, tune
+from attnres_cli.lab.experiment import Experiment, Place, Watcher
+from attnres_cli.lab.search import studies
+from attnres_cli.lab.search.design_family import DesignFamily, DesignPoints, DesignRunner
+from attnres_cli.lab.search.design_proposals import TOP
+from attnres_cli.lab.search.designs import Choices, parse
+from attnres_cli.lab.search.looks import BASELINE, MULTIPLES, SHARE, Looks, shorter
+from attnres_cli.lab.workers.provenance import code_of
+from attnres_cli.records.comparison_terms import Match
+from attnres_cli.records.plan import Arm, Plan, n_tokens
+from attnres_cli.records.run import FIRST_LOOK_SEED, RunRecord
+from attnres_cli.records.search_records import Designs, Search
+from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
+from attnres_cli.store.retry import retry_s
+from attnres_cli.store.store import Store
+from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.numbers import computing, duration, plural
+from attnres_cli.verdict.slope import stated
+
+FAMILY = "designs"
+_REFERENCE = "attnres"  # what the best designs are compared with, beside the baseline
+_TIMED, _DRAWS = 4, 100  # designs, drawn at random, whose steps stand for those of all
+_TUNED_RUNS = 32  # of each arm that is compared
+
+
+@dataclass(frozen=True)
+class Request:
+    """A search over designs that can be carried out; `search` has no families. Of `looks.plan` the
+    arms are the baseline and a few designs drawn at random, to be weighed and timed.
+    """
+
+    search: Search
+    looks: Looks
+    place: Place
+    sampler: str
+    n_confirmed: int
+
+    @property
+    def designs(self) -> Designs:
+        """What was asked about designs."""
+        assert self.search.designs is not None
+        return self.search.designs
+
+    @property
+    def n_looks(self) -> tuple[int, int]:
+        """How many there are, of a quarter of the tokens and of all."""
+        return self.search.n_trials, max(1, self.search.n_trials // SHARE)
+
+
+def make(
+    recipe: Recipe,
+    text: str,
+    budget: Match,
+    objective: str,
+    n_trials: int,
+    sampler: str,
+    n_confirmed: int,
+    seeds: tuple[int, ...],
+    place: Place,
+) -> Request:
+    """The search that is asked for, of what is typed. Raises UsageError, VariantError, DataError,
+    DeviceError where a design cannot fit into memory.
+    """
+    if recipe.ladder:
+        raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one size")
+    if objective == "time" and stated(recipe) is None:
+        raise UsageError(
+            f"--objective time: recipe {recipe.name} states no slope, what tokens are worth; type "
+            "--objective val_loss, or --set slope=0.2, in nats per e-fold of tokens"
+        )
+    space, recipe, tokens = parse(text), grid.named(recipe), sources.load(recipe)
+    shared = recipe.at_rate(recipe.optim.lr)
+    base = grid.resolve([BASELINE], shared, tokens.vocab_size)
+    held = Store.existing(place.study)
+    before = [run for run in (held.runs(curves=False) if held else []) if run.variant == BASELINE]
+    on = place.device, place.workers, place.engine, grid.threads_of(before)
+    plan = grid.make(shared, base, tuple(range(n_trials)), tokens.fingerprint, *on)
+    plan = replace(plan, seeds=(FIRST_LOOK_SEED,), data=tokens.description)
+    looks = Looks(space, recipe, tokens, budget, plan)
+    whole = looks.arm(BASELINE, TOP).recipe
+    assert whole is not None
+    sizes = shared.model.d_model, 2 * shared.model.n_layers
+    about = Designs(
+        size=space.size,
+        legal=space.legal(lambda choices: space.name_of(choices, *sizes)),
+        tokens=(n_tokens(shorter(whole)), n_tokens(whole)),
+        baseline_digest=whole.digest,
+        settings_digest=recipe.digest,
+    )
+    search = Search(
+        name="",
+        recipe=recipe.name,
+        recipe_digest=shared.digest,
+        fingerprint=tokens.fingerprint,
+        budget=budget,
+        tolerance=match.TOLERANCE.get(budget, 0.0),
+        space=text or "all",
+        objectives=(objective,),
+        learning_rate="that of its stream, and of each part the multiple that suits it alone",
+        first_seed=FIRST_LOOK_SEED,
+        confirm_seeds=seeds,
+        n_trials=n_trials,
+        families=(),
+        codes=tuple(code_of(part).digest for part in (*space.streams, *space.addons)),
+        designs=about,
+    )
+    search = replace(search, name=studies.name_of(search, [FAMILY]))
+    looks.plan = memory.fitted(replace(plan, arms=(*base, *_drawn(looks))), tokens, place.workers)
+    return Request(search, looks, place, sampler, n_confirmed)
+
+
+def _drawn(looks: Looks) -> list[Arm]:
+    """A few designs of the space. Raises UsageError where none is legal."""
+    source, found = random.Random(0), dict[str, Arm]()  # noqa: S311
+
+    def draw() -> Choices:
+        return looks.space.draw(lambda _, values: source.choice(values))
+
+    for _ in range(_DRAWS):
+        if (name := looks.name_of(draw())) is not None:
+            found.setdefault(name, looks.arm(name, TOP))
+        if len(found) == _TIMED:
+            break
+    if not found:
+        raise UsageError("--designs: no design of this space fits the recipe: widen the space")
+    return list(found.values())
+
+
+def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
+    """Do what the study lacks of a search: the comparisons of its best designs, the one that counts
+    last, and how many runs failed.
+    """
+    study, search, looks = request.place.study, request.search, request.looks
+    store = Store.open(study, create=True)
+    experiment = Experiment(request.place, store, looks.tokens, watcher)
+    with optuna_storage(study) as storage, turns(study) as alone:
+        baseline = _prepared(request, experiment)
+        family = _family(request, storage, alone)
+        slope = stated(looks.recipe) if search.objectives == ("time",) else None
+        runner = DesignRunner(
+            experiment, looks.plan, search, [family], slope=slope.value if slope else 0.0
+        )
+        if slope is not None:
+            runner.baseline_step_s = _step_s(baseline)
+        if request.place.retry_failed:
+            runner.retry()
+        if family.n_left(search.n_trials):
+            timed = step_times.timed(looks.plan, looks.tokens)
+            runner.look_s = _look_s(request, timed)
+            watcher.text(lines(request, timed))
+        runner.screen()
+        names = family.best_designs(request.n_confirmed)
+    if not names or not search.confirm_seeds:
+        return [], len(experiment.failed)
+    watcher.note(f"tuning and comparing {', '.join(names)}")
+    specs = list(dict.fromkeys([_REFERENCE, *names]))
+    asked = comparing.Request(
+        specs, search.confirm_seeds, BASELINE, looks.budget, tune_lr=True, place=request.place
+    )
+    found, n_failed = comparing.ablation(asked, looks.plan.recipe, watcher).compared()
+    return found, n_failed + len(experiment.failed)
+
+
+def _prepared(request: Request, experiment: Experiment) -> RunRecord:
+    """The baseline's first look, which is trained here, as are parts at several rates."""
+    looks, plan = request.looks, request.looks.plan
+    experiment.prepare(plan)
+    first = replace(plan, arms=(looks.arm(BASELINE, TOP),), terms=plan.terms)
+    experiment.complete(first, "the first look at the baseline")
+    arms = {part: looks.at_multiples(part) for part in looks.untuned()}
+    if arms:
+        every = tuple(arm for tried in arms.values() for arm in tried)
+        title = "rates of parts of which the recipe says nothing"
+        experiment.complete(replace(plan, arms=every), title)
+    losses = tune.losses_of(experiment.store.runs(curves=False))
+
+    def loss(arm: Arm) -> float:
+        found = losses.get(plan.spec(arm, FIRST_LOOK_SEED).identity, math.inf)
+        return found if math.isfinite(found) else math.inf
+
+    for part, tried in arms.items():
+        best = min(range(len(MULTIPLES)), key=lambda n: loss(tried[n]))
+        looks.multiples[part] = MULTIPLES[best]
+    (record,) = experiment.records(first.specs)
+    return record
+
+
+def _step_s(baseline: RunRecord) -> float:
+    if baseline.result is None:
+        raise StudyError(
+            f"--objective time: the first look at {BASELINE} (run {baseline.id}) has failed; "
+            "--retry-failed trains it again"
+        )
+    return baseline.result.step_s
+
+
+def _family(request: Request, storage: RDBStorage, alone: Turn) -> DesignFamily:
+    search, study = request.search, request.place.study
+    begin = partial(studies.open_study, storage, search, [FAMILY], FAMILY)
+    held = asking(study, begin, retry_s())
+    seed = int(search.name, 16)
+    opened = FAMILY, DesignPoints(request.looks), held, storage, alone, 0, study
+    family = DesignFamily(*opened, request.looks, request.sampler, seed, search.n_trials)
+    family.keep_asked(search, request.sampler)
+    return family
+
+
+def _look_s(request: Request, timed: Plan) -> float | None:
+    """The mean seconds of a look, by designs that were timed."""
+    took = [arm.step_s for arm in timed.arms[1:] if arm.step_s is not None]
+    if not took:
+        return None
+    steps = [n // request.looks.recipe.tokens_per_step for n in request.designs.tokens]
+    n_looks = request.n_looks
+    total = sum(n * each for n, each in zip(n_looks, steps, strict=True))
+    return fmean(took) * total / sum(n_looks)
+
+
+def lines(request: Request, timed: Plan) -> list[str]:
+    """What a search will look at, and how long that takes; `timed` is its plan with step times."""
+    search, about = request.search, request.designs
+    (n_short, n_whole), (short, whole) = request.n_looks, about.tokens
+    share = "" if about.size <= 2000 else " (of 500 drawn)"
+    held = {
+        "tokens": f"the tokens of {BASELINE}",
+        "params": f"the parameters and tokens of {BASELINE}",
+        "flops": f"the FLOPs and tokens of {BASELINE}",
+    }
+    told = [
+        f"search {search.name}: recipe {search.recipe}, designs {search.space}",
+        f"{about.size:,} combinations, {about.legal:.0%} legal{share}; each design has "
+        f"{held[search.budget]}",
+        f"{plural(n_short, 'design')} at {short:,} tokens, about {n_whole} of them at {whole:,}; "
+        f"sampler {request.sampler}, objective {search.objectives[0]}",
+    ]
+    if untuned := request.looks.untuned():
+        told.append(f"rates tuned first, {len(MULTIPLES)} runs each: {', '.join(untuned)}")
+    told += [computing(timed), *filter(None, (timed.threads_by, timed.workers_by))]
+    n_arms, n_seeds = request.n_confirmed + 2, len(search.confirm_seeds)
+    n_runs = n_arms * (_TUNED_RUNS + n_seeds) if request.n_confirmed and n_seeds else 0
+    if n_runs:
+        told.append(
+            f"then {BASELINE}, {_REFERENCE} and the {request.n_confirmed} best are tuned (about "
+            f"{_TUNED_RUNS} runs each) and compared on {plural(n_seeds, 'fresh seed')}"
+        )
+    if (seconds := seconds_of(request, timed)) is not None:
+        looks_s, after_s = seconds
+        after = f", of the comparison {duration(after_s)}" if n_runs else ""
+        told.append(f"predicted time of the looks: {duration(looks_s)}{after}")
+    return told
+
+
+def seconds_of(request: Request, timed: Plan) -> tuple[float, float] | None:
+    """How long looks, and the comparison after them, train; None where that cannot be timed."""
+    if (look_s := _look_s(request, timed)) is None:
+        return None
+    about, n_workers = request.designs, len(timed.devices)
+    steps = request.looks.recipe.steps
+    took = fmean(arm.step_s for arm in timed.arms if arm.step_s is not None)
+    n_seeds = len(request.search.confirm_seeds)
+    n_runs = (request.n_confirmed + 2) * (_TUNED_RUNS + n_seeds) if request.n_confirmed else 0
+    short_s = took * (about.tokens[0] // request.looks.recipe.tokens_per_step)
+    tuning_s = len(request.looks.untuned()) * len(MULTIPLES) * short_s
+    looks_s = tuning_s + look_s * sum(request.n_looks)
+    return looks_s / n_workers, n_runs * took * steps / n_workers

@@ -1,0 +1,190 @@
+"""What a search over designs has found: how many it tried, what the best promised, what is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attnres_cli.records.run import RunRecord
+from attnres_cli.records.search_records import Designs, Search, State, Trial, Value
+from attnres_cli.report.table import Column, Report, Table, columns
+from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.numbers import interval, plural
+
+_LISTED = 10
+_SIZES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "tokens")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A design and its looks, each None where it has none that has ended."""
+
+    variant: str
+    choices: Mapping[str, Value]
+    short: Trial | None
+    whole: Trial | None
+
+    @property
+    def loss(self) -> float:
+        """Of its longest look; inf where it has none."""
+        return next(
+            (v for trial in (self.whole, self.short) if (v := _loss(trial)) is not None), math.inf
+        )
+
+
+def _loss(trial: Trial | None) -> float | None:
+    return trial.values[0] if trial is not None and trial.values else None
+
+
+def tried(search: Search) -> list[Tried]:
+    """The designs of a search that have a look, best first, those with all tokens before others."""
+    about, by_name = _about(search), dict[str, dict[Value, Trial]]()
+    for trial in (trial for family in search.families for trial in family.trials):
+        if trial.state is State.COMPLETE:
+            by_name.setdefault(trial.variant, {})[trial.dimensions["tokens"]] = trial
+    found = []
+    for name, looks in by_name.items():
+        one = next(iter(looks.values()))
+        choices = {key: v for key, v in one.dimensions.items() if key not in _SIZES}
+        short, whole = (looks.get(n) for n in about.tokens)
+        found.append(Tried(name, choices, short, whole))
+    return sorted(found, key=lambda each: (each.whole is None, each.loss))
+
+
+def _about(search: Search) -> Designs:
+    assert search.designs is not None
+    return search.designs
+
+
+def first_look_of_baseline(search: Search, records: Sequence[RunRecord]) -> float | None:
+    """The loss of the baseline on the seed of first looks, with all tokens; None without it."""
+    mine = (_about(search).baseline_digest, "standard", search.first_seed, search.fingerprint)
+    losses = [
+        record.result.val_loss
+        for record in records
+        if (record.recipe_digest, record.variant, record.seed, record.fingerprint) == mine
+        and record.result is not None
+    ]
+    return losses[-1] if losses else None
+
+
+def report_of(
+    search: Search,
+    records: Sequence[RunRecord],
+    compared: Comparison | None = None,
+    effects: Sequence[Any] = (),
+) -> Report:
+    """All that a search over designs says. `records` are the study's runs, `compared` its best
+    designs, tuned and on fresh seeds; each of the `effects` has a choice, its value, mean,
+    low, high and n_designs.
+    """
+    designs, baseline = tried(search), first_look_of_baseline(search, records)
+    trials = [trial for family in search.families for trial in family.trials]
+    lost = sum(trial.state is State.FAILED for trial in trials)
+    said = answer(search, designs, baseline, compared)
+    tables = [_table(search, designs, baseline)] + ([_effects(effects)] if effects else [])
+    head = asdict(search)
+    del head["families"]
+    return Report(
+        title=f"Search {search.name}: recipe {search.recipe}, designs {search.space}",
+        text=[said],
+        caveats=[
+            "every loss of this table is of one seed: the lowest of many is lucky, and no verdict "
+            "rests on it"
+        ],
+        tables=tables,
+        warnings=[f"{plural(lost, 'look')} failed"] if lost else [],
+        notes=_notes(search, designs),
+        document={
+            "title": f"Search {search.name}",
+            "answer": said,
+            "search": head,
+            "n_tried": len(designs),
+            "baseline_first_look": baseline,
+            "trials": [asdict(trial) for trial in trials],
+            "effects": [_plain(effect) for effect in effects],
+        },
+        records=[_record(search, each, baseline) for each in designs],
+    )
+
+
+def answer(
+    search: Search, designs: Sequence[Tried], baseline: float | None, compared: Comparison | None
+) -> str:
+    """`12 designs of 49 tried; the best first look promised -0.031 nats (one seed); ...`."""
+    about = _about(search)
+    text = f"{plural(len(designs), 'design')} of {about.size:,} combinations tried"
+    whole = [each for each in designs if each.whole is not None and math.isfinite(each.loss)]
+    if not whole or baseline is None:
+        return f"{text}; none has a first look with all tokens yet."
+    best = whole[0].variant
+    text += f"; the best first look promised {whole[0].loss - baseline:+.4f} nats (one seed)"
+    arm = compared.arm(best) if compared is not None else None
+    if arm is not None and arm.verdict == "baseline":
+        return f"{text}: it is {best} itself."
+    if arm is None or arm.difference is None:
+        return f"{text}: {best}, not compared on fresh seeds yet."
+    left = interval(arm.difference.mean, arm.interval, "+.4f")
+    return f"{text}; tuned and on fresh seeds {best} ends {left}."
+
+
+def _table(search: Search, designs: Sequence[Tried], baseline: float | None) -> Table:
+    short, whole = (f"{n:,} tokens" for n in _about(search).tokens)
+    heads = [Column("design", "name"), *columns(short, whole, "promised")]
+    rows = []
+    for each in designs[:_LISTED]:
+        losses = [_loss(each.short), _loss(each.whole)]
+        cells = ["-" if loss is None else f"{loss:.4f}" for loss in losses]
+        gain = None if None in (losses[1], baseline) else each.loss - (baseline or 0.0)
+        rows.append([each.variant, *cells, "-" if gain is None else f"{gain:+.4f}"])
+    which = f"best {_LISTED} of {len(designs)}" if len(designs) > _LISTED else "all"
+    goal = "val_loss" if search.objectives == ("val_loss",) else "val_loss at equal time"
+    return Table(f"first looks, {which}: {goal} in nats per token on one seed", heads, rows)
+
+
+def _effects(effects: Sequence[Any]) -> Table:
+    heads = columns("choice:code", "value:word", "effect [95%]", "designs")
+    rows = [
+        [
+            effect.choice,
+            str(effect.value),
+            interval(effect.mean, (effect.low, effect.high), "+.4f"),
+            str(effect.n_designs),
+        ]
+        for effect in effects
+    ]
+    return Table("what each choice changes of the loss, in nats per token", heads, rows, n_keys=2)
+
+
+def _plain(effect: Any) -> dict[str, Any]:
+    names = ("choice", "value", "mean", "low", "high", "n_designs")
+    return {name: getattr(effect, name) for name in names}
+
+
+def _record(search: Search, each: Tried, baseline: float | None) -> dict[str, Any]:
+    return {
+        "search": search.name,
+        "variant": each.variant,
+        **each.choices,
+        "short_look": _loss(each.short),
+        "whole_look": _loss(each.whole),
+        "baseline_look": baseline,
+    }
+
+
+def _notes(search: Search, designs: Sequence[Tried]) -> list[str]:
+    about = _about(search)
+    short, whole = (f"{n:,}" for n in about.tokens)
+    n_whole = sum(each.whole is not None for each in designs)
+    fresh = ", ".join(map(str, search.confirm_seeds)) or "none"
+    return [
+        f"{len(designs)} of {search.n_trials} designs tried, {n_whole} of them with all tokens; "
+        f"{about.legal:.0%} of {about.size:,} combinations are legal",
+        f"first look: seed {search.first_seed}, {short} tokens; the best quarter then {whole}; "
+        f"sampler {search.families[0].sampler}",
+        f"learning rate: {search.learning_rate}",
+        f"fresh seeds: {fresh}, which chose nothing; the comparison's table judges",
+        f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}",
+    ]
