@@ -140,6 +140,7 @@ def test_a_space_of_few_designs_is_tried_whole(designs):
     assert len(whole) >= 2
 
 
+@pytest.mark.slow
 def test_a_search_that_dies_twice_ends_as_one_that_did_not(designs, tmp_path):
     for _ in range(2):
         dying = designs()
@@ -151,6 +152,7 @@ def test_a_search_that_dies_twice_ends_as_one_that_did_not(designs, tmp_path):
         assert designs().screen(loss).by_rung == whole.screen(loss).by_rung
 
 
+@pytest.mark.slow
 def test_two_commands_share_a_search(designs):
     both = [designs(), designs()]
     with ThreadPoolExecutor(2) as pool:
