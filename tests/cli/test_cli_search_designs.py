@@ -64,7 +64,7 @@ def test_looks_alone_give_no_verdict_and_go_on_where_they_stopped(attnres: Attnr
     assert report["answer"] == more["answer"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_best_design_is_tuned_and_compared_on_fresh_seeds(attnres: Attnres):
     words = ["--trials", "2", "--confirm", "1", "--seeds", "5", "--format", "json"]
     found = json.loads(attnres.prints("search", *SMALL, *words))
