@@ -17,10 +17,12 @@ from attnres_cli.files import slug
 from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.report.figures import comparison as losses
 from attnres_cli.report.figures import depth, search, sizes
+from attnres_cli.report.figures.effects import EFFECTS, draw_effects
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.file_formats import write
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
+from attnres_cli.stats.effects import Effect
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import between, plural
@@ -88,6 +90,11 @@ def of_search(finding: Finding) -> list[Drawing]:
             finding, [("pareto", "What is given up for what", search.FRONT, search.draw_front)], of
         ),
     ]
+
+
+def of_effects(effects: Sequence[Effect], of: str = "") -> list[Drawing]:
+    """The figure of what the choices of a search over designs changed."""
+    return _drawn(effects, [("effects", "What each choice changed", EFFECTS, draw_effects)], of)
 
 
 def _drawn(

@@ -141,9 +141,14 @@ class Gap:
 
     def arrow(self, digits: int) -> str:
         """`+0.31 →`, to the side where it lies."""
-        right, left = "\N{RIGHTWARDS ARROW}", "\N{LEFTWARDS ARROW}"
-        text = f"{self.mean:+.{digits}g}"
-        return f"{text} {right}" if self.mean > 0 else f"{left} {text}"
+        return arrow(self.mean, digits)
+
+
+def arrow(mean: float, digits: int) -> str:
+    """What is off the scale, `+0.31 →`, to the side where it lies."""
+    right, left = "\N{RIGHTWARDS ARROW}", "\N{LEFTWARDS ARROW}"
+    text = f"{mean:+.{digits}g}"
+    return f"{text} {right}" if mean > 0 else f"{left} {text}"
 
 
 def gaps(comparison: Comparison) -> list[Gap]:
