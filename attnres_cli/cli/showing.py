@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import StringIO
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -30,6 +30,9 @@ from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.report_section import Chapter, split
 from attnres_cli.verdict.select import Choice
+
+if TYPE_CHECKING:
+    from attnres_cli.stats.effects import Effect
 
 _OTHERS = 3  # recipes that a report names besides its own
 _OF_RECIPES = ("--scaling", "--against", "--downstream")
@@ -129,13 +132,14 @@ class _Shown:
         chapters: Sequence[Chapter] = (),
         ladders: Sequence[Ladder] = (),
         findings: Sequence[Finding] = (),
+        effects: Sequence[Effect] = (),
     ) -> None:
         """Draw all figures of these into files if they are asked for, and say which."""
         if self.asked.figures is None:
             return
         from attnres_cli.report.figures.drawing import save_figures
 
-        paths = save_figures(self.asked.figures, chapters, ladders, findings)
+        paths = save_figures(self.asked.figures, chapters, ladders, findings, effects)
         names = ", ".join(path.name for path in paths)
         note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
 
@@ -162,8 +166,18 @@ class _Shown:
             from attnres_cli.cli.search_designs import compared
             from attnres_cli.report import search_designs
 
+            self._draw(effects=search_designs.effects_of(search))
             found = compared(search, self.store, self.asked.study, self.records)
-            self._put(lambda: search_designs.report_of(search, self.records, found))
+            report = search_designs.report_of(search, self.records, found)
+
+            def page() -> str:
+                from attnres_cli.report.figures.drawing import of_effects
+                from attnres_cli.report.html import page_of
+
+                drawn = of_effects(search_designs.effects_of(search))
+                return page_of(report, self.study_name, [drawn])
+
+            self._put(lambda: report, page)
             return
         from attnres_cli.report.search import report_of
 

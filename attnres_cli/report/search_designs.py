@@ -9,7 +9,9 @@ from typing import Any
 
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Designs, Search, State, Trial, Value
+from attnres_cli.report.effects import effects_document, effects_table
 from attnres_cli.report.table import Column, Report, Table, columns
+from attnres_cli.stats.effects import Effect, Look, effects
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.numbers import interval, plural
 
@@ -70,21 +72,30 @@ def first_look_of_baseline(search: Search, records: Sequence[RunRecord]) -> floa
     return losses[-1] if losses else None
 
 
+def effects_of(search: Search) -> list[Effect]:
+    """What each choice changes, by all looks of a search."""
+    looks = [
+        Look(each.choices, rung, loss)
+        for each in tried(search)
+        for rung, trial in enumerate((each.short, each.whole))
+        if (loss := _loss(trial)) is not None
+    ]
+    return effects(looks)
+
+
 def report_of(
-    search: Search,
-    records: Sequence[RunRecord],
-    compared: Comparison | None = None,
-    effects: Sequence[Any] = (),
+    search: Search, records: Sequence[RunRecord], compared: Comparison | None = None
 ) -> Report:
     """All that a search over designs says. `records` are the study's runs, `compared` its best
-    designs, tuned and on fresh seeds; each of the `effects` has a choice, its value, mean,
-    low, high and n_designs.
+    designs, tuned and on fresh seeds.
     """
     designs, baseline = tried(search), first_look_of_baseline(search, records)
+    changed = effects_of(search)
     trials = [trial for family in search.families for trial in family.trials]
     lost = sum(trial.state is State.FAILED for trial in trials)
     said = answer(search, designs, baseline, compared)
-    tables = [_table(search, designs, baseline)] + ([_effects(effects)] if effects else [])
+    tables = [_table(search, designs, baseline)]
+    tables += [effects_table(changed)] if changed else []
     head = asdict(search)
     del head["families"]
     return Report(
@@ -104,7 +115,7 @@ def report_of(
             "n_tried": len(designs),
             "baseline_first_look": baseline,
             "trials": [asdict(trial) for trial in trials],
-            "effects": [_plain(effect) for effect in effects],
+            "effects": effects_document(changed),
         },
         records=[_record(search, each, baseline) for each in designs],
     )
@@ -142,25 +153,6 @@ def _table(search: Search, designs: Sequence[Tried], baseline: float | None) -> 
     which = f"best {_LISTED} of {len(designs)}" if len(designs) > _LISTED else "all"
     goal = "val_loss" if search.objectives == ("val_loss",) else "val_loss at equal time"
     return Table(f"first looks, {which}: {goal} in nats per token on one seed", heads, rows)
-
-
-def _effects(effects: Sequence[Any]) -> Table:
-    heads = columns("choice:code", "value:word", "effect [95%]", "designs")
-    rows = [
-        [
-            effect.choice,
-            str(effect.value),
-            interval(effect.mean, (effect.low, effect.high), "+.4f"),
-            str(effect.n_designs),
-        ]
-        for effect in effects
-    ]
-    return Table("what each choice changes of the loss, in nats per token", heads, rows, n_keys=2)
-
-
-def _plain(effect: Any) -> dict[str, Any]:
-    names = ("choice", "value", "mean", "low", "high", "n_designs")
-    return {name: getattr(effect, name) for name in names}
 
 
 def _record(search: Search, each: Tried, baseline: float | None) -> dict[str, Any]:

@@ -146,6 +146,7 @@ def save_figures(
     chapters: Sequence[Chapter] = (),
     ladders: Sequence[Ladder] = (),
     findings: Sequence[Finding] = (),
+    effects: Sequence[Effect] = (),
 ) -> list[Path]:
     """Draw all figures into files named by recipe, terms and search; their paths."""
     folder, begin, suffix = places(where)
@@ -162,6 +163,7 @@ def save_figures(
     for finding in findings:
         named = ["search", *[finding.search.name] * (len(findings) > 1)]
         found.append((named, of_search(finding)))
+    found.append((["search"], of_effects(effects)))
     paths: dict[Path, Drawing] = {}
     for named, drawing in [(named, each) for named, of in found for each in of]:
         tries = chain([named], ([*named, str(again)] for again in count(2)))
