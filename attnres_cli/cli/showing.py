@@ -161,23 +161,26 @@ class _Shown:
 
         self._put(lambda: report_of(held.downstream(chosen)))
 
+    def _search_of_designs(self, search: Search) -> None:
+        from attnres_cli.cli.search_designs import compared
+        from attnres_cli.report import search_designs
+
+        changed = search_designs.effects_of(search)
+        self._draw(effects=changed)
+        found = compared(search, self.store, self.asked.study, self.records)
+        report = search_designs.report_of(search, self.records, found)
+
+        def page() -> str:
+            from attnres_cli.report.figures.drawing import of_effects
+            from attnres_cli.report.html import page_of
+
+            return page_of(report, self.study_name, [of_effects(changed)])
+
+        self._put(lambda: report, page)
+
     def _search(self, search: Search) -> None:
         if search.designs is not None:
-            from attnres_cli.cli.search_designs import compared
-            from attnres_cli.report import search_designs
-
-            self._draw(effects=search_designs.effects_of(search))
-            found = compared(search, self.store, self.asked.study, self.records)
-            report = search_designs.report_of(search, self.records, found)
-
-            def page() -> str:
-                from attnres_cli.report.figures.drawing import of_effects
-                from attnres_cli.report.html import page_of
-
-                drawn = of_effects(search_designs.effects_of(search))
-                return page_of(report, self.study_name, [drawn])
-
-            self._put(lambda: report, page)
+            self._search_of_designs(search)
             return
         from attnres_cli.report.search import report_of
 
