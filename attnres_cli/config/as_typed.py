@@ -114,6 +114,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     """By section.key, all that decides about a run; of designs as `arms.attnres.optim.lr`."""
     sections = recipe.model_dump(mode="json").items()
     held = {name: values for name, values in sections if isinstance(values, dict)}
+    held["optim"]["part_lr_scale"] = dict(recipe.optim.part_lr_scale)
     arms = {f"arms.{name}.{key}": v for name, changes in recipe.arms for key, v in changes}
     return arms | _leaves(held)
 

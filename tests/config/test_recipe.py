@@ -536,6 +536,6 @@ def test_settings_can_be_told_apart_also_where_they_are_lists():
     told = [as_typed.settings(each) for each in (plain, scaled)]
     assert all(set(held.values()) for held in told)
     (key,) = as_typed.differing([plain, scaled])
-    assert key == "optim.part_lr_scale"
+    assert key == "optim.part_lr_scale.x0"
     again = recipes.load("kimi-tiny", [as_typed.typed(key, told[1][key])])
     assert again.digest == scaled.digest

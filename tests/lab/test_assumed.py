@@ -29,6 +29,7 @@ class Sized:
     """Data of which only the size of the vocabulary is known."""
 
     fingerprint = "0" * 16
+    separator = None
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
