@@ -11,6 +11,7 @@ from typing import Any
 from attnres_cli.config import complete, strict_yaml
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.overrides import takes_text
+from attnres_cli.config.reading import as_tuples
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import RecipeError
 
@@ -123,12 +124,8 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         nested = isinstance(value, dict)
-        found |= _leaves(value, f"{prefix}{key}.") if nested else {prefix + key: _hashable(value)}
+        found |= _leaves(value, f"{prefix}{key}.") if nested else {prefix + key: as_tuples(value)}
     return found
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def searched_name(recipe: str) -> str:

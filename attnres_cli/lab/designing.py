@@ -196,6 +196,8 @@ def _prepared(request: Request, experiment: Experiment) -> RunRecord:
     for part, tried in arms.items():
         best = min(range(len(MULTIPLES)), key=lambda n: loss(tried[n]))
         looks.multiples[part] = MULTIPLES[best]
+        if math.isinf(loss(tried[best])):
+            experiment.watcher.warn(f"{part}: no multiple of the rate trained; 1 is taken")
     (record,) = experiment.records(first.specs)
     return record
 
