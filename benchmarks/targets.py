@@ -225,6 +225,7 @@ def arms(widths: list[int], n_sublayers: int, everything: bool) -> list[tuple[An
         found += [(spec, width, n_sublayers, f32, bf16) for spec in here]
     if everything:
         found += [(f"attnres:{each}", widths[0], n_sublayers, f32, bf16) for each in OPTIONS]
+        found += [(f"mhc:n_streams={n}", widths[0], 4, f32, bf16) for n in (2, 4, 8)]
         for spec in ("attnres", "attnres:block_size=4"):
             found.append((spec, widths[0], 2 * n_sublayers, f32, bf16))
             found.append((spec, widths[-1], n_sublayers, bf16, bf16))

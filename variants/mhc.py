@@ -57,6 +57,7 @@ from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.scoring import no_autocast, wide
 from attnres_cli.nn.residual import Hidden, VariantError, register
 
+from .parts import sinkhorn
 from .parts.many_streams import (
     ManyStreams,
     Maps,
@@ -139,13 +140,18 @@ class ManifoldHyperConnections(ManyStreams):
 
     def made(self, z: Tensor | None, *own: Tensor) -> tuple[Maps, tuple[Tensor, ...]]:
         assert z is not None
+        if self._fused(z):
+            from .parts import sinkhorn_kernels  # needs triton
+
+            sums, write, found = sinkhorn_kernels.made(z, own[0], self.n_streams, self.iterations)
+            return Maps(sums, write), (found,)
         scores, n = z + own[0].unsqueeze(-1), self.n_streams
         gates = scores[: 2 * n].sigmoid()
         kept: tuple[Tensor, ...] = ()
         if not self.mixes:
             mix = torch.eye(n).to(z).view(-1, 1).expand(-1, z.shape[1])
         elif self.permutations is None:
-            mix, kept = sinkhorn(scores[2 * n :].unflatten(0, (n, n)), self.iterations)
+            mix, kept = sinkhorn.sinkhorn(scores[2 * n :].unflatten(0, (n, n)), self.iterations)
         else:
             kept = (scores[2 * n :].softmax(dim=0),)
             mix = self.permutations.t().to(z.dtype) @ kept[0]
@@ -158,6 +164,11 @@ class ManifoldHyperConnections(ManyStreams):
     ) -> tuple[Tensor | None, ...]:
         (gates, *rest), n = kept, self.n_streams
         assert z is not None
+        if self._fused(z):
+            from .parts import sinkhorn_kernels
+
+            found = sinkhorn_kernels.slopes(*g, *kept, n, self.iterations)
+            return found, found.sum(dim=1)
         sums, found = g.sums.flatten(1).t(), torch.empty_like(z)
         found[:n].copy_(sums[:n])
         torch.mul(g.write.squeeze(-1).t(), 2, out=found[n : 2 * n])
@@ -166,11 +177,15 @@ class ManifoldHyperConnections(ManyStreams):
             return found, found.sum(dim=1)
         if self.permutations is None:
             mix = sums[n:].contiguous().view(n, n, -1)
-            found[2 * n :].copy_(sinkhorn_slopes(mix, *rest).flatten(0, 1))
+            found[2 * n :].copy_(sinkhorn.slopes(mix, *rest).flatten(0, 1))
         else:
             mix = self.permutations.to(z.dtype) @ sums[n:]
             found[2 * n :].copy_(mix.sub_((mix * rest[0]).sum(dim=0)).mul_(rest[0]))
         return found, found.sum(dim=1)
+
+    def _fused(self, z: Tensor) -> bool:
+        iterates = self.mixes and self.permutations is None
+        return iterates and not torch.is_grad_enabled() and engines.fuses(z)
 
     def finish(self, state: State) -> Hidden:
         if engines.plain() or not len(self.head):
@@ -200,41 +215,6 @@ class ManifoldHyperConnections(ManyStreams):
         if not self.mixes:
             return None
         return TableOne("mHC", 8.0 * self.n_streams + 2, None, 34.0)
-
-
-def sinkhorn(scores: Tensor, iterations: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """exp(scores) (n, n, N) with columns, then rows, divided by their sums, again and again; and
-    what its slopes need: the scores, itself, and the sums, by which backward undoes the steps.
-
-    The first iteration, in logarithms, leaves rows of sum 1 and columns of sum 1 / n at least, and
-    so does every other: from there on nothing overflows. Autograd gets all of them in logarithms.
-    """
-    if engines.plain() or torch.is_grad_enabled():
-        return _in_logarithms(scores, iterations), ()
-    logs = scores.log_softmax(dim=0)
-    m, sums = logs.softmax(dim=1), []
-    for _ in range(iterations - 1):
-        for dim in (0, 1):
-            sums.append(m.sum(dim, True))
-            m.div_(sums[-1])
-    return m, (logs, m, *sums)
-
-
-def _in_logarithms(scores: Tensor, iterations: int) -> Tensor:
-    for _ in range(iterations):
-        scores = scores.log_softmax(dim=0).log_softmax(dim=1)
-    return scores.exp()
-
-
-def sinkhorn_slopes(g: Tensor, logs: Tensor, m: Tensor, *sums: Tensor) -> Tensor:
-    """The gradient of the scores from that of `sinkhorn`, and what that kept."""
-    g, m, left = g * m, m.clone(), list(sums)  # of the logarithms of m from here on
-    while left:
-        for dim in (1, 0):
-            g.addcmul_(m, g.sum(dim, True), value=-1)
-            m.mul_(left.pop())
-    g.addcmul_(m, g.sum(1, True), value=-1)
-    return torch.ops.aten._log_softmax_backward_data(g, logs, 0, g.dtype)  # noqa: SLF001
 
 
 def _readout(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from attnres_variants import mhc
 from attnres_variants.frac import FracConnections
 from attnres_variants.hc import HyperConnections
 from attnres_variants.mhc import ManifoldHyperConnections
+from attnres_variants.parts import sinkhorn as sinkhorn_part
 from attnres_variants.parts.many_streams import ManyStreams, read
 from designs import close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
@@ -184,7 +185,7 @@ def test_the_start_of_hc_reads_the_streams_in_turn_and_keeps_them():
 
 def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
     """(N, n, n) of scores (N, n, n)."""
-    return mhc.sinkhorn(scores.movedim(0, -1), iterations)[0].movedim(-1, 0)
+    return sinkhorn_part.sinkhorn(scores.movedim(0, -1), iterations)[0].movedim(-1, 0)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +208,8 @@ def test_huge_scores_give_finite_maps_and_gradients():
     scores = 1e4 * torch.randn(4, 4, 200, generator=torch.Generator().manual_seed(0))
 
     with torch.no_grad():
-        r, kept = mhc.sinkhorn(scores, 20)
-        slopes = mhc.sinkhorn_slopes(2 * r, *kept)
+        r, kept = sinkhorn_part.sinkhorn(scores, 20)
+        slopes = sinkhorn_part.slopes(2 * r, *kept)
 
     assert torch.isfinite(r).all()
     assert torch.isfinite(slopes).all()
@@ -221,11 +222,11 @@ def test_gradients_by_hand_are_those_of_the_iterations(iterations: int, deviatio
     scores = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores = (deviation * scores).requires_grad_()
     g = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    plain, _ = mhc.sinkhorn(scores, iterations)  # with a gradient it is in logarithms
+    plain, _ = sinkhorn_part.sinkhorn(scores, iterations)  # with a gradient it is in logarithms
 
     with torch.no_grad():
-        found, kept = mhc.sinkhorn(scores, iterations)
-        slopes = mhc.sinkhorn_slopes(g, *kept)
+        found, kept = sinkhorn_part.sinkhorn(scores, iterations)
+        slopes = sinkhorn_part.slopes(g, *kept)
 
     close(found, plain)
     close(slopes, torch.autograd.grad(plain, scores, g)[0])

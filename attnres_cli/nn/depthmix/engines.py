@@ -69,10 +69,7 @@ def choose(v: Tensor, scoring: Scoring) -> Engine:
     Triton's operators, which it takes whole; else the custom autograd, with Triton's kernels where
     there is a GPU.
     """
-    name = _asked.name
-    if name == "auto":
-        suits_triton = v.is_cuda and v.dtype in _TRITON_TYPES and has_triton()
-        name = "triton" if suits_triton else "eager"
+    name = _named(v)
     if torch.compiler.is_compiling() and (name == "eager" or _learns_unrolled(name, scoring)):
         name = "compile"
     if not v.numel():
@@ -85,6 +82,11 @@ def plain() -> bool:
     engines `reference` and `compile` have no gradients by hand.
     """
     return torch.compiler.is_compiling() or _asked.name in ("reference", "compile")
+
+
+def fuses(x: Tensor) -> bool:
+    """Whether a design's own kernels compute what it makes of x, as Triton's engine would."""
+    return _named(x) == "triton" and x.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def decodes() -> bool:
@@ -100,6 +102,14 @@ def has_triton() -> bool:
 def interprets_triton() -> bool:
     """Whether Triton's kernels run in its interpreter, on any device, slowly."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def _named(x: Tensor) -> str:
+    """The engine that was asked for; where none was, Triton's for what suits it."""
+    if _asked.name != "auto":
+        return _asked.name
+    suits_triton = x.is_cuda and x.dtype in _TRITON_TYPES and has_triton()
+    return "triton" if suits_triton else "eager"
 
 
 def _learns_unrolled(name: str, scoring: Scoring) -> bool:

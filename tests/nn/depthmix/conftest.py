@@ -23,11 +23,12 @@ if INTERPRETED:
     with pytest.MonkeyPatch.context() as _patch:
         _patch.setenv("TRITON_INTERPRET", "1")
         import triton.language
+        from attnres_variants.parts import sinkhorn_kernels
         from triton.runtime.interpreter import InterpretedFunction
 
         from attnres_cli.nn.depthmix.fused import kernels
 
-        for _function in (triton.language.sum, kernels.mix_kernel):
+        for _function in (triton.language.sum, kernels.mix_kernel, sinkhorn_kernels._made):
             if not isinstance(_function, InterpretedFunction):
                 raise pytest.UsageError(
                     "Triton was imported before tests/depthmix could ask for its interpreter: "
