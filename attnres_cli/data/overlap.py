@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attnres_cli.console import Progress
 from attnres_cli.data import cache
 from attnres_cli.data.documents import Document
 from attnres_cli.data.duplicates import Hashes, distinct, hashes, joined, mixed
@@ -59,8 +60,9 @@ def shares(train: Stream, val: Stream) -> list[float]:
     tables = [np.zeros(_TABLE, bool) for _ in known]
     for table, each in zip(tables, known, strict=True):
         table[each & np.uint64(_TABLE - 1)] = True  # sorts out nearly all that is not there
-    words = _words(mine)
+    words, progress = _words(mine), Progress("looking for validation text in training text")
     for piece in _pieces(train, _MOST_TRAIN, LENGTHS[-1] - 1):
+        progress.add(piece.nbytes)
         part, number = _likely(piece.astype(mine.dtype, copy=False), words)
         if not len(part):
             continue
