@@ -167,7 +167,7 @@ class ManifoldHyperConnections(ManyStreams):
         if self._fused(z):
             from .parts import sinkhorn_kernels
 
-            found = sinkhorn_kernels.slopes(*g, *kept, n, self.iterations)
+            found = sinkhorn_kernels.slopes(g.sums, g.write, gates, n, self.iterations)
             return found, found.sum(dim=1)
         sums, found = g.sums.flatten(1).t(), torch.empty_like(z)
         found[:n].copy_(sums[:n])

@@ -150,8 +150,8 @@ def _known(way: Way, device_name: str) -> str | None:
     """What is wrong with a way, from the file that remembers it, or tried now."""
     code, designs = of_parts(), [of_design(*variant.parse(spec).classes) for spec in DESIGNS]
     how = (way.engine, way.precision, way.compiled, way.graphs, device_name)
-    by = (str(torch.__version__), torch.version.cuda, code["engine"], code["trunk"], _VERSION)
-    by += (_driver(), *designs)
+    stack = (str(torch.__version__), torch.version.cuda, _driver())
+    by = (*stack, code["engine"], code["trunk"], *designs, _VERSION)
     name = hashlib.sha256(repr(how + by).encode()).hexdigest()[:32]
     path = spool.folder().parent / "checked" / f"{name}.json"
     try:

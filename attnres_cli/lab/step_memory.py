@@ -49,11 +49,13 @@ some 0.7 ms per operation: 0.3 s in place of 2 s for `attnres` of quick, on an A
 def of_step(spec: RunSpec, tokens: Tokens, settings: Settings) -> Memory | None:
     """What a training step of a run holds, not compiled: within 1 % of what PyTorch allocates on a
     CPU, whatever the design, optimiser, precision, micro-batches and checkpointing. A compiled step
-    holds the same or less, replayed by graphs too (docs/results/2026-11-28-counted.md); only while
-    it compiles a small model it may hold up to 50 MB more, with which the compiler times choices. The work does not grow with the tokens: long sequences are cut, and 503
-    tell what more of them hold; operations are those of what was counted. Of more than 48 layers it
-    is extrapolated from 12, 24 and 36 by a parabola, which is what weights, activations and a
-    history's scores grow by. None where the design cannot be run without numbers.
+    holds the same or less, replayed by graphs too; only while it compiles a small model it may hold
+    50 MB more, with which the compiler times choices (docs/results/2026-11-28-counted.md).
+
+    The work does not grow with the tokens: long sequences are cut, and 503 tell what more of them
+    hold; operations are those of what was counted. Of more than 48 layers it is extrapolated from
+    12, 24 and 36 by a parabola, which is what weights, activations and a history's scores grow by.
+    None where the design cannot be run without numbers.
     """
     n_layers = spec.recipe.model.n_layers
     try:
