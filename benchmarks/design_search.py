@@ -172,9 +172,7 @@ def samplers(n_surfaces: int, most: int) -> None:
     """Print the regret of each sampler."""
     space, trials = parse(""), [n for n in TRIALS if n <= most]
     first = Surface(space, 0)
-    print(
-        f"{space.size:,} designs; sd {first.option_sd:.4f} of an option, {first.spread:.4f} of all"
-    )
+    print(f"{space.size:,} designs, sd {first.spread:.4f} nats of the middle half of them")
     print(f"\nRegret, nats: mean and its standard error over {n_surfaces} surfaces\n")
     print("| correlation | sampler | " + " | ".join(f"{n} designs" for n in trials) + " |")
     print("|---|---|" + "---|" * len(trials))
