@@ -115,7 +115,7 @@ def _tell(asked: Searching, name: str, found: Sequence[Comparison]) -> None:
     typed = ["attnres", "report", *address.typed(asked.study), "--recipe"]
     more = [f"Search: {shlex.join([*typed, name, '--notes'])}"]
     if found:
-        more.append(f"Details: {shlex.join([*typed, search.recipe_digest, '--notes'])}")
+        more.append(f"Details: {shlex.join([*typed, _compared_in(search), '--notes'])}")
     file_formats.glance(joined(reports), asked.form, sys.stdout, *more)
 
 
@@ -136,7 +136,13 @@ def compared(
 
     held = Held(store, study, records)
     try:
-        chosen = held.choose(f"{search.recipe_digest}@{search.fingerprint}", "standard")
+        chosen = held.choose(f"{_compared_in(search)}@{search.fingerprint}", "standard")
         return judged(search, held.comparisons(chosen))
     except AttnresError:
         return None
+
+
+def _compared_in(search: Search) -> str:
+    """The digest of the recipe of its comparison."""
+    assert search.designs is not None
+    return search.designs.compared_digest

@@ -149,7 +149,10 @@ def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
     store = Store.open(study, create=True)
     experiment = Experiment(request.place, store, looks.tokens, watcher)
     with optuna_storage(study) as storage, turns(study) as alone:
-        baseline = _prepared(request, experiment)
+        baseline, recipe = _prepared(request, experiment), looks.compared()
+        about = replace(request.designs, compared_digest=recipe.digest)
+        search = replace(search, designs=about)
+        request = replace(request, search=search)
         family = _family(request, storage, alone)
         slope = stated(looks.recipe) if search.objectives == ("time",) else None
         runner = DesignRunner(
@@ -172,7 +175,7 @@ def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
     asked = comparing.Request(
         specs, search.confirm_seeds, BASELINE, looks.budget, tune_lr=True, place=request.place
     )
-    found, n_failed = comparing.ablation(asked, looks.plan.recipe, watcher).compared()
+    found, n_failed = comparing.ablation(asked, recipe, watcher).compared()
     return found, n_failed + len(experiment.failed)
 
 

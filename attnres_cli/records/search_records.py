@@ -78,6 +78,7 @@ class Designs:
     tokens: tuple[int, int]  # of a first look: in short, and whole
     baseline_digest: str  # of the recipe of the baseline's first look
     settings_digest: str  # of the recipe, with what it says of single designs
+    compared_digest: str = ""  # of that under which the best are compared, once it is known
 
 
 @dataclass(frozen=True)

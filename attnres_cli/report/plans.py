@@ -200,8 +200,10 @@ def own_text(recipe: Recipe, shared: Recipe) -> str:
         ("tokens", n_tokens(recipe), n_tokens(shared)),
     )
     before, now = (each.optim.model_dump() for each in (shared, recipe))
+    multiples = set(now.pop("part_lr_scale")) - set(before.pop("part_lr_scale"))
     own = tuple((f"optim.{key}", now[key]) for key in now if now[key] != before[key])
-    parts = [f"{name} {mine:,}" for name, mine, theirs in numbers if mine != theirs]
+    parts = [f"{part} x{scale:g}" for part, scale in sorted(multiples)]
+    parts += [f"{name} {mine:,}" for name, mine, theirs in numbers if mine != theirs]
     return ", ".join([*([settings_text(own)] if own else []), *parts])
 
 

@@ -139,6 +139,17 @@ class Looks:
         optim = recipe.optim.model_copy(update={"part_lr_scale": own})
         return recipe.model_copy(update={"optim": optim})
 
+    def compared(self) -> Recipe:
+        """The recipe under which the best designs are tuned and compared: each part learns at its
+        multiple, times the one that a design is tuned by.
+        """
+        every = {part: self._multiple(part) for part in (*self.space.streams, *self.space.addons)}
+        said = dict(self.recipe.optim.part_lr_scale) | every | self.multiples
+        own = tuple((part, scale) for part, scale in sorted(said.items()) if scale != 1)
+        recipe = self.plan.recipe.changed((SCALE, 1.0))
+        optim = recipe.optim.model_copy(update={"part_lr_scale": own})
+        return recipe.model_copy(update={"optim": optim})
+
     def _multiple(self, part: str) -> float:
         """What the recipe says of the rate of a part, times the design's own rate."""
         optim = self.recipe.optim

@@ -42,7 +42,11 @@ _ASKED_FOR = (*_GROWS, "earlier_seeds", "families")
 def _defined(search: Search) -> dict[str, Any]:
     """What makes a search another one, and its name."""
     held = {key: value for key, value in asdict(search).items() if key not in _ASKED_FOR}
-    return held if search.designs else {k: v for k, v in held.items() if k != "designs"}
+    if search.designs is None:
+        del held["designs"]
+    else:
+        del held["designs"]["compared_digest"]
+    return held
 
 
 def name_of(search: Search, variants: Sequence[str]) -> str:
@@ -86,6 +90,8 @@ def keep_asked(study: Study, search: Search, sampler: str) -> None:
         "sampler": sampler or before.get("sampler", ""),
         "earlier_seeds": [n for n in _seeds_of(before) if n not in search.confirm_seeds],
     }
+    if search.designs is not None:
+        asked["compared_digest"] = search.designs.compared_digest
     if before != asked:
         study.set_user_attr(_ASKED, asked)
 
@@ -147,7 +153,9 @@ def _search(studies: Mapping[str, Study]) -> Search:
         key: tuple(v) if isinstance(v := defined[key], list) else v for key in known
     }
     if of_designs := kept.get("designs"):
-        kept["designs"] = Designs(**of_designs | {"tokens": tuple(of_designs["tokens"])})
+        own = {"tokens": tuple(of_designs["tokens"])}
+        own["compared_digest"] = max(each.get("compared_digest", "") for each in asked)
+        kept["designs"] = Designs(**of_designs | own)
     return Search(
         **kept,
         n_trials=max((each.get("n_trials", 0) for each in asked), default=0),

@@ -231,6 +231,14 @@ def test_parts_of_which_the_recipe_says_nothing_are_tried_at_four_rates():
     assert settings_of(looks, "vres+x0") == (2e-2, 1.0, {"vres": 10.0, "x0": 5.0})
 
 
+def test_the_best_are_compared_with_each_part_at_its_multiple():
+    looks = made(recipe=load("smoke", ["data.edition=1", "optim.part_lr_scale={x0: 5, dca: 3}"]))
+    looks.multiples["vres"] = 10.0
+    assert dict(looks.compared().optim.part_lr_scale) == {"dca": 3.0, "vres": 10.0, "x0": 5.0}
+    assert dict(made().compared().optim.part_lr_scale) == {"delta": 3.0, "vres": 10.0, "x0": 30.0}
+    assert made().compared().optim.design_lr_scale == 1
+
+
 def test_designs_have_the_parameters_of_the_baseline_or_its_tokens_alone():
     (base,) = grid.resolve(["standard"], made().plan.recipe, 256)
     equal, plain = made("params").arm("attnres", TOP), made("tokens").arm("attnres", TOP)
@@ -263,3 +271,12 @@ def test_a_search_is_read_back_with_what_it_was_asked(designs):
     assert done.found.families[0].sampler == "tpe"
     counts = Counter(trial.state for trial in done.found.families[0].trials)
     assert counts == {State.COMPLETE: 3}
+
+
+def test_the_recipe_of_the_comparison_is_kept_and_makes_no_other_search(designs):
+    bench = designs(n_trials=2)
+    about = replace(bench.search.designs, compared_digest="1" * 12)
+    told = replace(bench.search, designs=about)
+    assert studies.name_of(told, ["designs"]) == studies.name_of(bench.search, ["designs"])
+    bench.family.keep_asked(told, "")
+    assert studies.read(bench.study)[0].designs == about
