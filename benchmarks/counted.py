@@ -8,11 +8,11 @@ builds a stand-in for CUDA (standin/cuda.c; it needs gcc and CUDA's headers) and
 with it: torch, its compiler and Triton's are the real ones, kernels do nothing. It shows no values
 and no times.
 
-Per design, at the shape of recipe `quick` in bfloat16 with the fused kernels: the calls of a step,
-an evaluation, a checkpoint and its restoration; each line that waits for the device or copies
-memory that is not pinned; and what breaks the capture of a step in a CUDA graph, which `--ways
-graphs` replays. The exit code is 1 where a step waits or cannot be captured, or an evaluation
-copies what is not pinned.
+Per design, at the shape of recipe `quick` (or `--recipe`) in bfloat16 with the fused kernels: the
+calls of a step, an evaluation, a checkpoint and its restoration, and the peak of memory beside the
+plan's prediction; each line that waits for the device or copies memory that is not pinned; and what
+breaks the capture of a step in a CUDA graph, which `--ways graphs` replays. The exit code is 1
+where a step waits or cannot be captured, or an evaluation copies what is not pinned.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import arguments, save
 from standin import build, counts
 
-from attnres_cli.config.recipe import load
+from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
 from attnres_cli.data.tokens import Tokens
+from attnres_cli.lab.step_memory import of_step
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.residual import registry
 from attnres_cli.records.run import EVALUATION, GRAPHS, RunSpec, Settings
@@ -43,12 +44,12 @@ WAYS = {"eager": "", "compile": EVALUATION, "graphs": GRAPHS}
 WARM, STEPS = 3, 2  # steps before those that are counted, and these; graphs replay from the third
 
 
-def trainer_of(spec: str, way: str, tokens: Tokens) -> Trainer:
+def trainer_of(spec: str, way: str, recipe: Recipe, tokens: Tokens) -> Trainer:
     """What trains a design in one of WAYS."""
     device, compiled = torch.device("cuda:0"), way != "eager"
     name = torch.cuda.get_device_name(device)
     settings = Settings("cuda", name, "bf16", compiled, 1, "triton", WAYS[way])
-    return Trainer(RunSpec(load("quick"), spec, 0, tokens.fingerprint), tokens, settings, device)
+    return Trainer(RunSpec(recipe, spec, 0, tokens.fingerprint), tokens, settings, device)
 
 
 def capture(trainer: Trainer) -> str:
@@ -70,9 +71,10 @@ def capture(trainer: Trainer) -> str:
     return ""
 
 
-def entry_of(spec: str, way: str, tokens: Tokens) -> dict[str, Any]:
-    """The counts of a design."""
-    trainer = trainer_of(spec, way, tokens)
+def entry_of(spec: str, way: str, recipe: Recipe, tokens: Tokens) -> dict[str, Any]:
+    """The counts of a design; `memory` is the peak of all calls but the capture, in bytes."""
+    torch.cuda.reset_peak_memory_stats()
+    trainer = trainer_of(spec, way, recipe, tokens)
     trainer.evaluate()
     for step in range(WARM):
         trainer.step(step)
@@ -95,6 +97,9 @@ def entry_of(spec: str, way: str, tokens: Tokens) -> dict[str, Any]:
         found[name] = {"calls": made.calls, "lines": dict(made.lines)}
     for name, n in found["step"]["calls"].items():
         found["step"]["calls"][name] = n / STEPS
+    predicted = of_step(trainer.spec, tokens, trainer.settings)
+    found["memory"] = {"peak": torch.cuda.max_memory_allocated()}
+    found["memory"]["predicted"] = predicted.peak if predicted else None
     if way == "eager":
         found["capture"] = capture(trainer)
     return found
@@ -116,9 +121,10 @@ def show(entry: dict[str, Any]) -> None:
         f"{name} {sum(entry[name]['calls'][each] for each in ('pageable', 'waits'))}"
         for name in ("evaluation", "checkpoint", "restoration")
     )
+    memory = "  ".join(f"{name} {(n or 0) / 1e6:,.1f} MB" for name, n in entry["memory"].items())
     print(
         f"{entry['design']:14} {entry['way']:8} {launches:>20}  replays {calls['replays']:.0f}  "
-        f"waits {calls['waits']:.0f}  {others}  {entry.get('capture', '')}"
+        f"waits {calls['waits']:.0f}  {others}  {memory}  {entry.get('capture', '')}"
     )
     sys.stdout.flush()
 
@@ -128,6 +134,7 @@ def main() -> None:
     parser = arguments("launches and waits of a step, by a stand-in for CUDA", rounds=1)
     parser.add_argument("designs", nargs="*", default=list(registry()))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["eager"])
+    parser.add_argument("--recipe", default="quick", help="whose shape and batch are counted")
     given = parser.parse_args()
     if "libcuda.so.1" not in os.environ.get("LD_PRELOAD", ""):
         if torch.version.cuda is None:
@@ -137,10 +144,11 @@ def main() -> None:
         os.execve(sys.executable, again, build.variables(library))  # noqa: S606
     results: list[dict[str, Any]] = []
     document = {"benchmark": "counted", "torch": torch.__version__, "results": results}
-    tokens, wrong = sources.load(load("quick")), []
+    recipe, wrong = load(given.recipe), list[str]()
+    tokens = sources.load(recipe)
     for spec in given.designs[:1] if given.quick else given.designs:
         for way in given.ways:
-            entry = entry_of(spec, way, tokens)
+            entry = entry_of(spec, way, recipe, tokens)
             results.append(entry)
             show(entry)
             wrong += wrong_in(entry)

@@ -164,7 +164,7 @@ class ManifoldHyperConnections(ManyStreams):
     ) -> tuple[Tensor | None, ...]:
         (gates, *rest), n = kept, self.n_streams
         assert z is not None
-        if self._fused(z):
+        if self.mixes and not rest:  # by what was kept: a GPU's backward is another thread's
             from .parts import sinkhorn_kernels
 
             found = sinkhorn_kernels.slopes(g.sums, g.write, gates, n, self.iterations)

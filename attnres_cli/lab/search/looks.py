@@ -134,10 +134,7 @@ class Looks:
         scales = {part: scale for part, scale in scales.items() if self._adds(part)}
         alone = scales.get(parts[0], 1.0) if len(parts) == 1 else 1.0
         recipe = self.plan.recipe.changed((LR, lr), (SCALE, alone))
-        pairs = sorted(scales.items()) if len(parts) > 1 else []
-        own = tuple((part, scale) for part, scale in pairs if scale != 1)
-        optim = recipe.optim.model_copy(update={"part_lr_scale": own})
-        return recipe.model_copy(update={"optim": optim})
+        return _at_multiples(recipe, scales if len(parts) > 1 else {})
 
     def compared(self) -> Recipe:
         """The recipe under which the best designs are tuned and compared: each part learns at its
@@ -145,10 +142,7 @@ class Looks:
         """
         every = {part: self._multiple(part) for part in (*self.space.streams, *self.space.addons)}
         said = dict(self.recipe.optim.part_lr_scale) | every | self.multiples
-        own = tuple((part, scale) for part, scale in sorted(said.items()) if scale != 1)
-        recipe = self.plan.recipe.changed((SCALE, 1.0))
-        optim = recipe.optim.model_copy(update={"part_lr_scale": own})
-        return recipe.model_copy(update={"optim": optim})
+        return _at_multiples(self.plan.recipe.changed((SCALE, 1.0)), said)
 
     def _multiple(self, part: str) -> float:
         """What the recipe says of the rate of a part, times the design's own rate."""
@@ -178,6 +172,13 @@ class Looks:
     def at_multiples(self, part: str) -> list[Arm]:
         """A part alone, at the lowest rung, at each multiple that is tried for it."""
         return [self.arm(self._alone(part), 0, {part: multiple}) for multiple in MULTIPLES]
+
+
+def _at_multiples(recipe: Recipe, multiples: Mapping[str, float]) -> Recipe:
+    """The recipe with each of these parts at its multiple, and no others."""
+    own = tuple((part, scale) for part, scale in sorted(multiples.items()) if scale != 1)
+    optim = recipe.optim.model_copy(update={"part_lr_scale": own})
+    return recipe.model_copy(update={"optim": optim})
 
 
 def shorter(recipe: Recipe) -> Recipe:
