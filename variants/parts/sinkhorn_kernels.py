@@ -15,13 +15,13 @@ from torch import Tensor
 _BLOCK = 128  # tokens of a program, one for each of its threads
 
 
+@torch.library.custom_op("attnres::sinkhorn", mutates_args=())
 def made(z: Tensor, bias: Tensor, n: int, iterations: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sums (N, n + 1, n), what is read above how streams mix; write (N, n, 1); and rows (., N) for
     `slopes`: 2 n of gates, n^2 of scores, n^2 of the mix, n of sums for each half iteration.
     """
     z, n_tokens = z.contiguous(), z.shape[1]
-    sums, write = z.new_empty(n_tokens, n + 1, n), z.new_empty(n_tokens, n, 1)
-    kept = z.new_empty(2 * n * (n + iterations), n_tokens)
+    sums, write, kept = _empty(z, bias, n, iterations)
     with torch.cuda.device_of(z):
         _made[(triton.cdiv(n_tokens, _BLOCK),)](
             z, bias, sums, write, kept, n_tokens, iterations - 1,
@@ -30,16 +30,29 @@ def made(z: Tensor, bias: Tensor, n: int, iterations: int) -> tuple[Tensor, Tens
     return sums, write, kept
 
 
+@made.register_fake
+def _empty(z: Tensor, bias: Tensor, n: int, iterations: int) -> tuple[Tensor, Tensor, Tensor]:
+    n_tokens, n_rows = z.shape[1], 2 * n * (n + iterations)
+    sums, write = z.new_empty(n_tokens, n + 1, n), z.new_empty(n_tokens, n, 1)
+    return sums, write, z.new_empty(n_rows, n_tokens)
+
+
+@torch.library.custom_op("attnres::sinkhorn_slopes", mutates_args=())
 def slopes(sums: Tensor, write: Tensor, kept: Tensor, n: int, iterations: int) -> Tensor:
     """(2 n + n^2, N): the gradient of the scores, from those of what `made` gave."""
     n_tokens = kept.shape[1]
-    found = kept.new_empty(n * (n + 2), n_tokens)
+    found = _slopes_empty(sums, write, kept, n, iterations)
     with torch.cuda.device_of(kept):
         _slopes[(triton.cdiv(n_tokens, _BLOCK),)](
             sums.contiguous(), write.contiguous(), kept, found, n_tokens, iterations - 1,
             STREAMS=n, PADDED=triton.next_power_of_2(n), BLOCK=_BLOCK,
         )  # fmt: skip
     return found
+
+
+@slopes.register_fake
+def _slopes_empty(sums: Tensor, write: Tensor, kept: Tensor, n: int, iterations: int) -> Tensor:
+    return kept.new_empty(n * (n + 2), kept.shape[1])
 
 
 @triton.jit
