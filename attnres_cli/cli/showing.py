@@ -161,14 +161,18 @@ class _Shown:
 
         self._put(lambda: report_of(held.downstream(chosen)))
 
-    def _search_of_designs(self, search: Search) -> None:
+    def _of_designs(self, search: Search) -> tuple[Report, list[Effect]]:
+        """What a search over designs has found, and what each choice changed."""
         from attnres_cli.cli.search_designs import compared
         from attnres_cli.report import search_designs
 
-        changed = search_designs.effects_of(search)
-        self._draw(effects=changed)
         found = compared(search, self.store, self.asked.study, self.records)
         report = search_designs.report_of(search, self.records, found)
+        return report, search_designs.effects_of(search)
+
+    def _search_of_designs(self, search: Search) -> None:
+        report, changed = self._of_designs(search)
+        self._draw(effects=changed)
 
         def page() -> str:
             from attnres_cli.report.figures.drawing import of_effects
@@ -232,7 +236,8 @@ class _Shown:
         def page() -> str:
             from attnres_cli.report.page import to_html
 
-            return to_html(chapters, ladders, findings, held.store.recipe)
+            of_designs = [self._of_designs(each) for each in searches if each.designs is not None]
+            return to_html(chapters, ladders, findings, held.store.recipe, of_designs)
 
         if asked.against is None:
             more = []

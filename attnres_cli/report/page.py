@@ -14,12 +14,22 @@ from attnres_cli.records import gates
 from attnres_cli.records.run import Gate, Status
 from attnres_cli.report import against, answer, scaling
 from attnres_cli.report.comparison import facts_of, table_of
-from attnres_cli.report.figures.drawing import drawings, of_sizes
+from attnres_cli.report.figures.drawing import drawings, of_effects, of_sizes
 from attnres_cli.report.figures.style import gaps
 from attnres_cli.report.html import RESTS_ON, Part, Section, page, section_of
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section
-from attnres_cli.report.table import MOST_CAVEATS, Cell, Column, Table, capital, columns, grouped
+from attnres_cli.report.table import (
+    MOST_CAVEATS,
+    Cell,
+    Column,
+    Report,
+    Table,
+    capital,
+    columns,
+    grouped,
+)
+from attnres_cli.stats.effects import Effect
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.comparison import ArmResult, Comparison
@@ -58,9 +68,11 @@ def to_html(
     ladders: Sequence[Ladder] = (),
     findings: Sequence[Finding] = (),
     known: RecipeOf | None = None,
+    of_designs: Sequence[tuple[Report, Sequence[Effect]]] = (),
 ) -> str:
-    """The page of a study's comparisons, never pooled, the newest last, then ladders and searches.
-    `known` gives the study's recipe of a digest, by which the shapes of searches are reproduced.
+    """The page of a study's comparisons, never pooled, the newest last, then ladders and searches:
+    of shapes, and `of_designs` with what each choice changed. `known` gives the study's recipe of a
+    digest, by which the shapes of searches are reproduced.
     """
     whole, brief = split(chapters)
     every = [*whole, *brief]
@@ -78,6 +90,10 @@ def to_html(
         for n, (chapter, title) in enumerate(zip(whole, titles, strict=False), 1)
     ]
     searches = [search_section(found, known, study, n) for n, found in enumerate(findings, first)]
+    searches += [
+        section_of(report, f"d{n}", of_effects(changed))
+        for n, (report, changed) in enumerate(of_designs, 1)
+    ]
     alone = [chapter.comparison.recipe_digest not in rungs for chapter in whole]
     compared = alone if any(alone) else [True] * len(whole)  # with the paper, which has one size
     beside = _beside_paper(list(compress(whole, compared)), list(compress(titles, compared)))

@@ -63,6 +63,12 @@ def test_looks_alone_give_no_verdict_and_go_on_where_they_stopped(attnres: Attnr
     report = json.loads(attnres.prints("report", "--format", "json"))
     assert report["answer"] == more["answer"]
 
+    attnres.prints("ablate", "standard", "rezero", "--seeds", "5", *BRIEF)
+    page = attnres.prints("report", "--format", "html")
+    assert f"Search {more['search']['name']}" in page  # beside the comparison, on a page of all
+    assert "rezero" in page
+    assert "first looks, all: val_loss in nats per token on one seed" in page.lower()
+
 
 @pytest.mark.nightly
 def test_the_best_design_is_tuned_and_compared_on_fresh_seeds(attnres: Attnres):
