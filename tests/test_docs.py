@@ -55,7 +55,7 @@ ENDINGS = {
     "attnres bench prefill": [],
     "attnres bench": ["--recipe", "smoke", "--rounds", "2"],
 }  # fmt: skip
-"""What makes a command short; the last of two options of one name counts."""
+"""What makes a command short; the last of two options of one name counts, `ablate --recipe` not."""
 SLOW = (
     "ablate standard attnres:block_size={", "data.", "n_layers=", "micro_batch_size", "optimizer=",
     "ablate standard --seeds", "--tune-lr", "--match", "--dry-run", "--scaling", "--shape", SERVER,
@@ -82,8 +82,15 @@ def begun(command: str) -> list[str]:
     if "--dry-run" in words or "--plan" in words:
         return words
     shorter = next((end for start, end in ENDINGS.items() if command.startswith(start)), [])
+    if command.startswith("attnres ablate"):  # of two recipes both are compared
+        words = _without_recipes(words)
     places = {"--workers", "--launch", "--in-process"} & set(words)
     return [*words, *(word for word in shorter if not (places and word == "--in-process"))]
+
+
+def _without_recipes(words: list[str]) -> list[str]:
+    named = [i for i, word in enumerate(words) if word == "--recipe"]
+    return [word for i, word in enumerate(words) if not {i, i - 1} & {*named}]
 
 
 def on_a_cluster(command: str) -> tuple[int, str, str]:
@@ -116,6 +123,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "stories.jsonl").write_text("\n".join(stories))
     (folder / "capitals.jsonl").write_text(next(c for _, c in blocks("json") if "Rome" in c))
     (folder / "halved.py").write_text(next(c for page, c in blocks("python") if "Halved" in c))
+    quick = (ROOT / "recipes" / "quick.yaml").read_text(encoding="utf-8")
+    prose = quick.replace("edition: 2", "source: text\n  path: my_text").replace("65536", "4096")
+    (folder / "prose.yaml").write_text(prose)
     plan = next(c for _, c in blocks("yaml") if "hypothesis" in c)
     (folder / "plan.yaml").write_text(re.sub("recipe: quick.*", SHORT, plan))
     with pytest.MonkeyPatch.context() as patch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,14 @@ class Comparing(options.Training):
         "--suite",
         help="A named set of arms, such as table4. Repeatable; attnres recipes lists them.",
         autocompletion=complete.suites,
+    )
+    recipes: list[str] | None = typer.Option(
+        None,
+        "--recipe",
+        help="Name of a recipe, or path to a YAML file. Default: quick. Repeatable: several texts "
+        "are compared each by itself, and one table says whether they agree.",
+        autocompletion=complete.recipes,
+        show_default=False,
     )
     seeds: str = typer.Option("7", help="How many seeds (5), or which (0,3,7, or 7, for one).")
     until: str | None = options.word(
@@ -111,6 +120,15 @@ class Comparing(options.Training):
         options.refuse({"--seeds": self.seeds != "7"}, "--until chooses the seeds: leave {} out")
         return tuple(range(LEAST_SEEDS))
 
+    def loaded(self) -> list[Recipe]:
+        """The recipes, as they are changed. Raises UsageError where two are one."""
+        from attnres_cli.config.recipe import load
+
+        found = [load(name, self.override or [], say) for name in self.recipes or ["quick"]]
+        if len({(recipe.digest, recipe.data) for recipe in found}) < len(found):
+            raise UsageError("--recipe: two of them are the same recipe: type it once")
+        return found
+
     def sizes(self, whole: Recipe) -> list[Recipe]:
         """The recipe of each size, all with one learning rate where it is to be tuned."""
         from attnres_cli.config.recipe import rungs
@@ -135,7 +153,7 @@ class Comparing(options.Training):
             "--suite": self.suites,
             "--set": self.override,
             "--margin": self.margin,
-            "--recipe": self.recipe != "quick",
+            "--recipe": self.recipes,
             "--seeds": self.seeds != "7",
             "--tune-lr": self.tune_lr,
             "--match": self.match != "tokens",
@@ -151,12 +169,11 @@ def ablate(asked: Comparing) -> None:
 
     What the study holds already is not trained again: the same command goes on where it stopped.
     """
-    from attnres_cli.config.recipe import load
-
     if asked.variants and asked.suites:
         raise UsageError("give either variants or --suite, not both")
-    whole = load(asked.recipe, asked.override or [], say)
-    sizes, specs, seeds = asked.sizes(whole), asked.specs(whole), asked.first_seeds
+    wholes = asked.loaded()
+    sizes = [asked.sizes(whole) for whole in wholes]
+    specs, seeds = asked.specs(wholes[0]), asked.first_seeds
     hands, gpus = asked.hands, asked.gpus
 
     from attnres_cli.cli import parts  # torch takes a second, and no mistake above it
@@ -169,7 +186,11 @@ def ablate(asked: Comparing) -> None:
         if asked.plan is None:
             terms = (asked.baseline, asked.match, asked.tune_lr, place, asked.margin)
             request = Request(specs, seeds, *terms, Until(asked.most) if asked.until else None)
-            todo = parts.of_sizes(request, whole, sizes, all_here=asked.launch is None)
+            of_each = [
+                parts.of_sizes(request, whole, rungs, all_here=asked.launch is None)
+                for whole, rungs in zip(wholes, sizes, strict=True)
+            ]
+            todo = parts.of_recipes(of_each)
         else:
             asked.check_plan()
             todo = parts.of_plan(asked.plan, place)
@@ -179,55 +200,72 @@ def ablate(asked: Comparing) -> None:
     elif not launched(asked):
         if asked.plan is not None:
             parts.fix(asked.plan, asked.study)
-        found, failed = parts.trained(todo)
-        _tell(asked, found, whole, sizes)
+        ended, failed = parts.trained(todo)
+        _tell(asked, [one for part in ended for one in part], wholes[0])
+        if asked.plan is None:
+            of_parts = iter(ended)
+            for whole, rungs in zip(wholes, sizes, strict=True):
+                found = [one for _ in rungs for one in next(of_parts)]
+                _settings(asked, found, whole, rungs)
+                _over_sizes(asked, found, rungs)
         if failed:
             say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
             raise typer.Exit(SOME_FAILED)
 
 
-def _tell(
-    asked: Comparing, found: Sequence[Comparison], whole: Recipe, sizes: Sequence[Recipe]
-) -> None:
-    """Print the verdicts, and the commands that go on from them."""
-    from attnres_cli.report import comparison, file_formats
+def _tell(asked: Comparing, found: Sequence[Comparison], whole: Recipe) -> None:
+    """Print the verdicts, that over all texts last, and the commands that go on from them."""
+    from attnres_cli.report import comparison, file_formats, texts
     from attnres_cli.report.answer import to_decide
+    from attnres_cli.report.table import joined
 
     (first, *others), study, is_planned = found, asked.study, asked.plan is not None
-    to = address.typed(study)
-    alike = all(one.recipe_digest == first.recipe_digest for one in others)
-    baseline = [] if first.baseline == "standard" else ["--baseline", first.baseline]
-    recipe = first.recipe_digest if alike else first.recipe
-    typed = shlex.join(["attnres", "report", *to, "--recipe", recipe, *baseline])
+    named = dict.fromkeys((one.recipe_digest, one.data.fingerprint) for one in found)
+    several = len(asked.recipes or ()) > 1
+    names = [f"{digest}@{data}" for digest, data in named] if several else []
+    names = names or [first.recipe_digest if len(named) == 1 else first.recipe]
+    words = [word for name in names for word in ("--recipe", name)]
+    words = ["attnres", "report", *address.typed(study), *words]
+    typed = shlex.join([*words, *([] if several else _baseline(first))])
     more = [] if others or is_planned else to_decide(first, whole, study)
     more += [f"Details: {typed} --notes", f"Page: {typed} --format html --output report.html"]
-    file_formats.glance(comparison.report_of(found), asked.form, sys.stdout, *more)
-    if is_planned:
+    report = joined([*comparison.report_of(found), *texts.reports_of(found)])
+    file_formats.glance(report, asked.form, sys.stdout, *more)
+
+
+def _baseline(of: Comparison) -> list[str]:
+    """As it is typed, where it is not the default."""
+    return [] if of.baseline == "standard" else ["--baseline", of.baseline]
+
+
+def _settings(
+    asked: Comparing, found: Sequence[Comparison], whole: Recipe, sizes: Sequence[Recipe]
+) -> None:
+    """Write the recipe with the settings that were found by design, if they were sought."""
+    digests = {size.digest for size in sizes}
+    tuned = [one for one in found if one.terms.is_tuned and one.recipe_digest in digests]
+    if not tuned or any(one.base is None for one in tuned):
         return
-    tuned = [one for one in found if one.terms.is_tuned]
-    if tuned and all(one.base is not None for one in tuned):
-        from attnres_cli.lab import by_design
+    from attnres_cli.lab import by_design
 
-        match = [] if asked.match == "tokens" else ["--match", asked.match]
-        path = by_design.write(whole, sizes, tuned, study)
-        words = ["attnres", "ablate", "--recipe", str(path), *to, *match, *baseline]
-        note(f"settings by design written to {path}: {shlex.join(words)}")
-    if len(sizes) > 1:
-        if asked.form is options.Format.TABLE:
-            for line in _over_sizes(found, sizes):
-                typer.echo(line)
-        note(f"what each arm is worth over these sizes: attnres report --scaling --study {study}")
+    match = [] if asked.match == "tokens" else ["--match", asked.match]
+    path = by_design.write(whole, sizes, tuned, asked.study)
+    words = ["attnres", "ablate", "--recipe", str(path), *address.typed(asked.study), *match]
+    note(f"settings by design written to {path}: {shlex.join([*words, *_baseline(tuned[0])])}")
 
 
-def _over_sizes(found: Sequence[Comparison], sizes: Sequence[Recipe]) -> list[str]:
-    """What becomes of every arm from size to size, on the terms of the last comparison."""
+def _over_sizes(asked: Comparing, found: Sequence[Comparison], sizes: Sequence[Recipe]) -> None:
+    """Say what becomes of every arm from size to size, on the terms of the last comparison."""
+    if len(sizes) == 1:
+        return
     from attnres_cli.errors import StudyError
     from attnres_cli.report.answer import courses
     from attnres_cli.verdict.ladder import Rung, ladder
 
     of = {one.recipe_digest: one for one in found if one.terms == found[-1].terms}
     rungs = [Rung(size, of[size.digest]) for size in sizes if size.digest in of]
-    try:
-        return courses(ladder(rungs)) if rungs else []
-    except StudyError:  # of one size alone there are runs
-        return []
+    if asked.form is options.Format.TABLE and rungs:
+        with suppress(StudyError):  # of one size alone there are runs
+            for line in courses(ladder(rungs)):
+                typer.echo(line)
+    note(f"what each arm is worth over these sizes: attnres report --scaling --study {asked.study}")

@@ -180,9 +180,8 @@ def opened(study: str) -> Store:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a command that trains is asked: under which recipe, and where."""
+    """What a command that trains is asked: what to change of a recipe, and where."""
 
-    recipe: str = RECIPE
     override: list[str] | None = OVERRIDE
     study: str = STUDY
     workers: int | None = typer.Option(

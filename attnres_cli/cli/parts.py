@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import note, told_if_slow
+from attnres_cli.data import sources
 from attnres_cli.lab import branches, carried, tune
 from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation
 from attnres_cli.lab.experiment import Place
@@ -60,6 +61,17 @@ def of_sizes(
     ]
     base = carried.base_of(sizes) if request.tune_lr else None
     return parts if base is None else _carrying(parts, base)
+
+
+def of_recipes(parts: Sequence[Sequence[Part]]) -> list[Part]:
+    """The parts of several recipes, each with the name of its own."""
+    if len(parts) == 1:
+        return list(parts[0])
+    return [
+        replace(part, title=", ".join(filter(None, (f"recipe {part.recipe.name}", part.title))))
+        for own in parts
+        for part in own
+    ]
 
 
 def _carrying(parts: list[Part], base: int) -> list[Part]:
@@ -169,7 +181,12 @@ def _carried(plans: Sequence[tuple[Plan, str]], request: Request) -> list[Step]:
     return [_step(plan, title) for title, plan in titled.items() if title not in known]
 
 
-def trained(parts: Sequence[Part]) -> tuple[list[Comparison], int]:
-    """Train what is missing of all parts: their comparisons, and how many runs failed."""
+def trained(parts: Sequence[Part]) -> tuple[list[list[Comparison]], int]:
+    """Train what is missing of all parts: the comparisons of each, and how many runs failed. Raises
+    DataError before anything is trained where one of several texts is not there, or too short.
+    """
+    texts = {(part.recipe.data, part.recipe.train.eval_tokens): part.recipe for part in parts}
+    for recipe in list(texts.values())[1:]:
+        sources.load(recipe)
     ended = [part.ablation().compared() for part in parts]
-    return [one for compared, _ in ended for one in compared], sum(n for _, n in ended)
+    return [compared for compared, _ in ended], sum(n for _, n in ended)

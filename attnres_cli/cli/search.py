@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attnres_cli.cli.launching import launched
-from attnres_cli.cli.options import Training, opened, read_seeds, show, specs, takes
+from attnres_cli.cli.options import RECIPE, Training, opened, read_seeds, show, specs, takes
 from attnres_cli.config import address, complete
 from attnres_cli.console import note, say, told_if_slow
 from attnres_cli.errors import SOME_FAILED, UsageError, unknown
@@ -34,6 +34,7 @@ class Searching(Training):
         help="Take designs and space from a suite, such as fig7.",
         autocompletion=complete.suites,
     )
+    recipe: str = RECIPE
     designs: str | None = typer.Option(
         None,
         help="Search designs instead of shapes: all, or 'attnres:norm=*,heads=1|4;+vres|+x0'.",

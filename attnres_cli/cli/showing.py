@@ -23,7 +23,7 @@ from attnres_cli.lab.study_view import Held
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
 from attnres_cli.records.search_records import Search
 from attnres_cli.report import file_formats
-from attnres_cli.report.table import Report
+from attnres_cli.report.table import Report, joined
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import plural
@@ -144,16 +144,29 @@ class _Shown:
         note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
 
     def _sides(self) -> None:
-        """Two recipes side by side. Raises UsageError where more are named."""
+        """Recipes side by side: two, or of more texts whether these agree. Raises UsageError."""
+        from attnres_cli.report import texts
         from attnres_cli.report.two_recipes import report_of
 
         asked, names = self.asked, self.asked.recipes or []
         of_one = (*_OF_RECIPES, "--margin", "--figures", "--baseline")
         asked.refuse("{} is of one recipe, and several are named: leave it out", *of_one)
-        if len(names) > 2:
-            raise UsageError(f"--recipe takes one or two recipes, got {len(names)}")
         held = Held(self.store, asked.study, self.records, arms=asked.variants or ())
-        self._put(lambda: report_of(*held.sides(names, asked.codes)))
+        if len(names) == 2:
+            first, second, rows = held.sides(names, asked.codes)
+            others = first.data.fingerprint != second.data.fingerprint
+            found = held.by_recipe(names, asked.codes) if others else []
+            shown = {row.variant for row in rows}
+            reports = [*texts.reports_of(found, shown), report_of(first, second, rows)]
+        else:
+            asked.refuse("{} chooses rows of one recipe or two: leave it out", "VARIANT")
+            reports = texts.reports_of(held.by_recipe(names, asked.codes))
+        if not reports:
+            raise UsageError(
+                f"--recipe takes one or two recipes, got {len(names)}: more of them are compared "
+                "where each has read as many tokens of another text"
+            )
+        self._put(lambda: joined(reports))
 
     def _tasks(self, held: Held, chosen: Choice) -> None:
         """What tasks say of the arms of a recipe."""

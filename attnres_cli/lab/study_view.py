@@ -109,6 +109,11 @@ class Held:
                 raise UsageError(unknown("arm of these recipes", name, variants))
         return first, second, [row for row in every if not names or row.variant in names]
 
+    def by_recipe(self, recipes: Sequence[str], codes: Collection[str] = ()) -> list[Comparison]:
+        """The comparisons under each of these recipes, of all rows."""
+        chosen = [self._runs.choose(self._meant(each), "standard", codes) for each in recipes]
+        return self.kept([one for each in chosen for one in self._compared(each)])
+
     def _meant(self, recipe: str | None) -> str | None:
         """What --recipe names, by its digest if it computes what an earlier one does."""
         start, at, data = (recipe or "").partition("@")

@@ -53,6 +53,19 @@ def paired(arm: Sequence[float], baseline: Sequence[float]) -> Difference:
     return Difference(n, mean, sd, mean_interval(values), p)
 
 
+def apart(one: Difference, other: Difference, alpha: float) -> tuple[float, tuple[float, float]]:
+    """The first mean minus the second, and its interval at 1 - alpha, of differences whose seeds
+    have nothing in common, with unequal spreads (Welch).
+    """
+    a, b = one.sd**2 / one.n, other.sd**2 / other.n
+    mean, error = one.mean - other.mean, math.sqrt(a + b)
+    if not error:
+        return mean, (mean, mean)
+    degrees = (a + b) ** 2 / (a**2 / (one.n - 1) + b**2 / (other.n - 1))
+    half = float(scipy.special.stdtrit(degrees, 1 - alpha / 2)) * error
+    return mean, (mean - half, mean + half)
+
+
 def mean_interval(values: Floats) -> tuple[float, float]:
     """Two-sided 95 % t interval of the mean of two values or more."""
     n = len(values)

@@ -1,0 +1,149 @@
+"""Designs on several texts, as a report: a word for each text, and whether the texts agree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnres_cli.records.comparison_terms import stated
+from attnres_cli.report.comparison import UNIT
+from attnres_cli.report.table import Report, listed, tabled
+from attnres_cli.verdict import labels
+from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.fields import Field, Style, picked, record
+from attnres_cli.verdict.numbers import interval, plural
+from attnres_cli.verdict.rows import STYLES, difference_text
+from attnres_cli.verdict.texts import OnTexts, Texts, on_texts
+
+_STYLES: dict[str, Style] = {"agree": "good", "differ": "bad", "other size": "warning"}
+_RULES = (
+    f"words and differences ({UNIT}) are those of each text's own table, whose intervals hold "
+    "together within it",
+    "texts apart: how much the difference from the baseline changes between the two texts that are "
+    "furthest apart, with the interval of Welch's t; the intervals of this table hold together "
+    "with 95 % probability at one look",
+    "agree: one word on all texts, and no text shown to be apart; other size: one word, but the "
+    "differences are apart; differ: other words, and differences apart; open: all else",
+)
+
+
+def reports_of(
+    comparisons: Sequence[Comparison], shown: Collection[str] | None = None
+) -> list[Report]:
+    """The table over the texts of these comparisons, with the rows of some designs or of all;
+    nothing where all are of one text.
+    """
+    found = on_texts(comparisons)
+    if found is None:
+        return []
+    rows = [row for row in found.rows if shown is None or row.variant in shown]
+    return [report_of(replace(found, rows=tuple(rows)))]
+
+
+def report_of(texts: Texts) -> Report:
+    """The designs that several texts have."""
+    first, fields = texts.comparisons[0], _fields(texts)
+    terms = "".join(f", {part}" for part in labels.parts(first.terms))
+    title = f"{plural(len(texts.names), 'text')}: {', '.join(texts.names)}{terms}, never pooled"
+    said = answer(texts)
+    return Report(
+        title=title,
+        text=[said],
+        tables=[
+            tabled("by text: the word, and the difference [interval]", fields, texts.rows, texts)
+        ],
+        notes=_RULES,
+        document={
+            "title": title,
+            "answer": said,
+            "baseline": first.baseline,
+            "unit": UNIT,
+            "terms": stated(first.terms),
+            "texts": [
+                {"name": name} | picked(one, "recipe recipe_digest fingerprint=data.fingerprint")
+                for name, one in zip(texts.names, texts.comparisons, strict=True)
+            ],
+            "arms": [_arm(row, texts) for row in texts.rows],
+            "notes": _RULES,
+        },
+        records=[record(fields, row, texts) for row in texts.rows],
+        question="Do the texts agree on which residual connection is better?",
+    )
+
+
+def answer(texts: Texts) -> str:
+    """What holds on all texts, and on which designs they differ."""
+    base, n = texts.comparisons[0].baseline, len(texts.rows)
+    on = f"On {plural(len(texts.names), 'text')}, of {plural(n, 'design')} beside {base}:"
+    told = []
+    for word in ("better", "worse", "equivalent", "non-inferior"):
+        alike = [row.variant for row in texts.rows if _words(row) == {word}]
+        if alike:
+            told.append(f"{word} on all: {listed(alike)}")
+    differ = [row for row in texts.rows if row.agreement == "differ"]
+    for row in differ:
+        at = zip(row.at, texts.names, strict=True)
+        words = [f"{arm.verdict} on {name}" for arm, name in at if arm is not None]
+        told.append(f"the texts differ on {row.variant} ({listed(words)})")
+    if left := sum(row.agreement == "open" for row in texts.rows):
+        told.append(f"{left} {'is' if left == 1 else 'are'} open")
+    return f"{on} {'; '.join(told)}." if told else f"{on} none is told apart."
+
+
+def _words(row: OnTexts) -> set[str]:
+    return {"" if arm is None else arm.verdict for arm in row.at}
+
+
+def _between(row: OnTexts, texts: Texts) -> str:
+    """`+0.0120 [+0.0010, +0.0230]`; of more than two texts, also which two."""
+    if row.between is None or row.places is None:
+        return "-"
+    text = interval(*row.between, "+.4f")
+    earlier, later = (texts.names[place] for place in row.places)
+    return text if len(texts.names) == 2 else f"{text} ({earlier} to {later})"
+
+
+def _fields(texts: Texts) -> list[Field[OnTexts, Texts]]:
+    """Words, whether they agree, and the numbers behind both."""
+    words, numbers = list[Field[OnTexts, Texts]](), list[Field[OnTexts, Texts]]()
+    for place, name in enumerate(texts.names):
+
+        def word(row: OnTexts, _: Texts, place: int = place) -> str:
+            arm = row.at[place]
+            return "-" if arm is None else arm.verdict
+
+        def difference(row: OnTexts, _: Texts, place: int = place) -> str:
+            return difference_text(row.at[place])
+
+        at = f"at.{place}"
+        words.append(Field(f"verdict_{name}", word, name, word, "word", style=STYLES))
+        numbers += [
+            Field(title=f"{name}: difference", show=difference, is_optional=True),
+            Field(f"difference_{name}", f"{at}.difference.mean"),
+            Field(f"low_{name}", f"{at}.interval.0"),
+            Field(f"high_{name}", f"{at}.interval.1"),
+        ]
+    return [
+        Field("variant", title="variant", kind="code"),
+        *words,
+        Field("agreement", title="texts", kind="word", style=_STYLES),
+        Field("apart", "between.0", "texts apart [95%]", _between),
+        Field("apart_low", "between.1.0"),
+        Field("apart_high", "between.1.1"),
+        *numbers,
+    ]
+
+
+def _arm(row: OnTexts, texts: Texts) -> dict[str, Any]:
+    """A design as JSON has it."""
+    names = [None if row.places is None else texts.names[place] for place in row.places or ()]
+    apart = None
+    if row.between is not None:
+        mean, ends = row.between
+        apart = {"mean": mean, "interval": ends, "from": names[0], "to": names[1]}
+    at = {
+        name: None if arm is None else picked(arm, "verdict difference=difference.mean interval")
+        for name, arm in zip(texts.names, row.at, strict=True)
+    }
+    return {"variant": row.variant, "agreement": row.agreement, "apart": apart, "texts": at}

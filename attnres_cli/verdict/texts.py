@@ -1,0 +1,120 @@
+"""Designs on several texts: what each text says of them, and whether the texts agree.
+
+Each text has its own table with its own words. Beside them stands by how much a design's difference
+from the baseline is another one on another text, the heterogeneity: of the two texts that are
+furthest apart, with an interval that holds for all designs and pairs of texts together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from attnres_cli.records.comparison_terms import Terms
+from attnres_cli.stats.pairs import apart
+from attnres_cli.stats.sequential import ALPHA
+from attnres_cli.verdict.comparison import ArmResult, Comparison
+
+Agreement = Literal["agree", "other size", "differ", "open"]
+"""agree: one word on all texts, and no text shown to be apart from another. other size: one word,
+but its differences are. differ: other words, and differences that are. open: all else.
+"""
+
+
+@dataclass(frozen=True)
+class OnTexts:
+    """A design on every text, None where a text has no runs of it.
+
+    Attributes:
+        between: how much the difference changes from one text to a later one, the two that are
+            furthest apart, and its interval; None where fewer than two texts have looks at it.
+        places: which texts these are.
+    """
+
+    variant: str
+    at: tuple[ArmResult | None, ...]
+    agreement: Agreement
+    between: tuple[float, tuple[float, float]] | None = None
+    places: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Comparisons of one baseline on the same terms, one for each text, and the designs that at
+    least two of them have.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    rows: tuple[OnTexts, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What tells the texts apart: the recipes, what they read, or fingerprints."""
+        for named in (
+            [one.recipe for one in self.comparisons],
+            [one.data.source for one in self.comparisons],
+        ):
+            if len(set(named)) == len(named):
+                return named
+        return [one.data.fingerprint[:8] for one in self.comparisons]
+
+
+def on_texts(comparisons: Sequence[Comparison]) -> Texts | None:
+    """The last comparisons that are on the same terms, of one baseline and number of tokens, on
+    several texts; None where there are none, or no design beside the baseline.
+    """
+    groups: dict[tuple[Terms, str, int], dict[str, Comparison]] = {}
+    for one in comparisons:
+        if one.base is None or one.terms.rate_only:
+            continue
+        key = replace(one.terms, by_design=False), one.baseline, one.base.tokens
+        groups.setdefault(key, {})[one.data.fingerprint] = one
+    several = [tuple(group.values()) for group in groups.values() if len(group) > 1]
+    if not several:
+        return None
+    rows = _rows(several[-1])
+    return Texts(several[-1], rows) if rows else None
+
+
+def _rows(found: Sequence[Comparison]) -> tuple[OnTexts, ...]:
+    """Designs in the order of the first text, then of the later ones."""
+    names = dict.fromkeys(arm.variant for one in found for arm in one.arms)
+    arms = {name: tuple(one.arm(name) for one in found) for name in names}
+    arms = {
+        name: at
+        for name, at in arms.items()
+        if name != found[0].baseline and sum(arm is not None for arm in at) > 1
+    }
+    n_tests = max(1, len(arms) * len(found) * (len(found) - 1) // 2)
+    return tuple(_row(name, at, ALPHA / n_tests) for name, at in arms.items())
+
+
+def _row(name: str, at: tuple[ArmResult | None, ...], alpha: float) -> OnTexts:
+    looked = [
+        (place, arm.difference)
+        for place, arm in enumerate(at)
+        if arm is not None and arm.look is not None and arm.difference is not None
+    ]
+    pairs = [
+        (apart(later, earlier, alpha), (first, second))
+        for (first, earlier), (second, later) in itertools.combinations(looked, 2)
+    ]
+    words = {arm.verdict for arm in at if arm is not None}
+    if not pairs:
+        return OnTexts(name, at, "open")
+    between, places = max(pairs, key=lambda pair: _beyond(*pair[0]))
+    is_apart = _beyond(*between)[0] > 0
+    is_one = len(words) == 1 and not words & {"inconclusive", "pending", "blocked"}
+    agreement: Agreement = "open"
+    if is_apart:
+        agreement = "other size" if is_one else "differ"
+    elif is_one:
+        agreement = "agree"
+    return OnTexts(name, at, agreement, between, places)
+
+
+def _beyond(mean: float, ends: tuple[float, float]) -> tuple[float, float]:
+    """By how much the interval keeps clear of 0, below 0 where it does not; then the mean."""
+    return max(ends[0], -ends[1]), abs(mean)
