@@ -44,28 +44,33 @@ def reports_of(
 def report_of(texts: Texts) -> Report:
     """The designs that several texts have."""
     first, fields = texts.comparisons[0], _fields(texts)
-    terms = "".join(f", {part}" for part in labels.parts(first.terms))
+    of_each = [", ".join(labels.parts(one.terms)) for one in texts.comparisons]
+    alike, said = len(set(of_each)) == 1, answer(texts)
+    terms = f", {of_each[0]}" if alike and of_each[0] else ""
     title = f"{plural(len(texts.names), 'text')}: {', '.join(texts.names)}{terms}, never pooled"
-    said = answer(texts)
+    settings = zip(
+        texts.names, [each or "one recipe for every arm" for each in of_each], strict=True
+    )
+    notes = [*_RULES, *([] if alike else [f"{name}: {each}" for name, each in settings])]
     return Report(
         title=title,
         text=[said],
         tables=[
             tabled("by text: the word, and the difference [interval]", fields, texts.rows, texts)
         ],
-        notes=_RULES,
+        notes=notes,
         document={
             "title": title,
             "answer": said,
             "baseline": first.baseline,
             "unit": UNIT,
-            "terms": stated(first.terms),
             "texts": [
-                {"name": name} | picked(one, "recipe recipe_digest fingerprint=data.fingerprint")
+                {"name": name, "terms": stated(one.terms)}
+                | picked(one, "recipe recipe_digest fingerprint=data.fingerprint")
                 for name, one in zip(texts.names, texts.comparisons, strict=True)
             ],
             "arms": [_arm(row, texts) for row in texts.rows],
-            "notes": _RULES,
+            "notes": notes,
         },
         records=[record(fields, row, texts) for row in texts.rows],
         question="Do the texts agree on which residual connection is better?",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from attnres_cli.records.comparison_terms import Terms
+from attnres_cli.records.comparison_terms import Match
 from attnres_cli.stats.pairs import apart
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.comparison import ArmResult, Comparison
@@ -42,8 +42,8 @@ class OnTexts:
 
 @dataclass(frozen=True)
 class Texts:
-    """Comparisons of one baseline on the same terms, one for each text, and the designs that at
-    least two of them have.
+    """Comparisons of one baseline, one for each text, and the designs that at least two of them
+    have. What is equal, tokens or another cost, is the same for all; settings may be each text's.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -62,14 +62,14 @@ class Texts:
 
 
 def on_texts(comparisons: Sequence[Comparison]) -> Texts | None:
-    """The last comparisons that are on the same terms, of one baseline and number of tokens, on
-    several texts; None where there are none, or no design beside the baseline.
+    """The last comparison of each of several texts, of one baseline and number of tokens; None
+    where there are none, or no design beside the baseline.
     """
-    groups: dict[tuple[Terms, str, int], dict[str, Comparison]] = {}
+    groups: dict[tuple[Match, str, int], dict[str, Comparison]] = {}
     for one in comparisons:
         if one.base is None or one.terms.rate_only:
             continue
-        key = replace(one.terms, by_design=False), one.baseline, one.base.tokens
+        key = one.terms.match, one.baseline, one.base.tokens
         groups.setdefault(key, {})[one.data.fingerprint] = one
     several = [tuple(group.values()) for group in groups.values() if len(group) > 1]
     if not several:

@@ -117,3 +117,12 @@ def test_a_report_of_two_recipes_on_other_texts_says_whether_they_agree(
     assert "leave it out" in attnres.refuses("report", "hc", *names)
     for form in ("table", "markdown", "csv", "latex", "html"):
         assert "text1" in attnres.prints("report", *names, "--format", form)
+
+
+def test_texts_with_settings_of_their_own_kinds_stand_in_one_table(on):
+    tuned = on("prose", x=BETTER)
+    tuned = replace(tuned, terms=replace(tuned.terms, is_tuned=True))
+    texts = on_texts([on("code", x=BETTER), on("prose", x=WORSE), tuned])
+    assert texts is not None
+    assert [row.agreement for row in texts.rows] == ["agree"]
+    assert "prose: each arm at its own tuned settings" in report_of(texts).notes
