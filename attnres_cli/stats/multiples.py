@@ -77,14 +77,9 @@ def worth(
     however wide the table's arms and looks make it: this interval is as wide. None where loss does
     not fall from budget to budget, or fewer than two budgets are known.
     """
-    curve = sorted(budgets, key=lambda budget: budget.ratio)
-    drops = [each.drop for each in curve if each.ratio < 1] + [0.0]
-    drops += [each.drop for each in curve if each.ratio > 1]
-    if len(curve) < _FEWEST or any(a >= b for a, b in pairwise(drops)):
+    if not _falls(budgets):
         return None
-    places = sorted([0.0, *(math.log(each.ratio) for each in curve)])
-    grid, weights = _weights(tuple(places))
-    drop = weights @ np.array([each.drop for each in curve])
+    curve, places, grid, weights, drop = _interpolated(budgets)
     excess = -difference.mean - drop  # what the arm is below the baseline at each budget
     error, degrees = _error(difference, by_seed, curve, weights)
     alpha = _rate(difference, interval)
@@ -97,6 +92,32 @@ def worth(
         least=math.exp(places[0]),
         most=math.exp(places[-1]),
     )
+
+
+def course(budgets: Sequence[Budget]) -> tuple[Floats, Floats] | None:
+    """Multiples of the baseline's tokens, from the least to the most that was measured, and how
+    much lower it ends there. None as for `worth`.
+    """
+    if not _falls(budgets):
+        return None
+    _, _, grid, _, drop = _interpolated(budgets)
+    return np.exp(grid), drop
+
+
+def _falls(budgets: Sequence[Budget]) -> bool:
+    """Whether enough budgets are known, and loss falls from each to the next."""
+    known = sorted([(1.0, 0.0), *((each.ratio, each.drop) for each in budgets)])
+    return len(budgets) >= _FEWEST and all(a < b for (_, a), (_, b) in pairwise(known))
+
+
+def _interpolated(
+    budgets: Sequence[Budget],
+) -> tuple[list[Budget], list[float], Floats, Floats, Floats]:
+    """The budgets in order, their places, a grid over these with its weights, the drops there."""
+    curve = sorted(budgets, key=lambda budget: budget.ratio)
+    places = sorted([0.0, *(math.log(each.ratio) for each in curve)])
+    grid, weights = _weights(tuple(places))
+    return curve, places, grid, weights, weights @ np.array([each.drop for each in curve])
 
 
 def _wider(end: float, value: float, error: float) -> float:

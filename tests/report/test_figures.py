@@ -19,9 +19,11 @@ from matplotlib.transforms import Bbox
 
 from attnres_cli.config import shipped
 from attnres_cli.records.run import Point, Status
-from attnres_cli.report.figures import comparison, depth
+from attnres_cli.records.step_ratio import StepRatio
+from attnres_cli.report.figures import comparison, depth, pays
 from attnres_cli.report.figures.drawing import SUFFIXES, drawings, picture
 from attnres_cli.report.figures.style import house_style, in_sight, looks, short
+from attnres_cli.stats.multiples import Budget
 
 LONG = "attnres:block_size=4,heads=16,key_norm=off,norm=sigmoid,score=static"
 
@@ -89,6 +91,24 @@ def test_cost_is_beside_gain_by_flops_and_block_sizes_lie_between_full_and_basel
     assert line.get_xdata().tolist() == [2, 4]
     assert line.get_ydata().tolist() == pytest.approx([7.46 / 5, 7.62 / 5])
     assert {"standard (baseline)", "attnres (Full)"} <= set(texts(blocks))
+
+
+def test_a_gain_stands_beside_the_time_of_a_step_with_the_line_at_which_it_pays(chapter):
+    held = chapter.comparison
+    budgets = (Budget(0.5, -0.3, 0.004, 7), Budget(2, 0.2, 0.004, 7))
+    ratios = {"attnres": StepRatio(8, 1.4, 1.3, 1.5)}
+    timed = replace(held, rules=replace(held.rules, budgets=budgets), step_ratios=ratios)
+
+    (axes,) = pays.draw_pays(replace(chapter, comparison=timed)).axes
+
+    (points,) = axes.containers
+    gap = next(arm for arm in held.arms if arm.variant == "attnres").difference.mean
+    assert (points.lines[0].get_xdata(), points.lines[0].get_ydata()) == ([1.4], [gap])
+    (line,) = [line for line in axes.lines if line.get_label() == "pays below"]
+    at = dict(zip(np.round(line.get_xdata(), 6), line.get_ydata(), strict=True))
+    assert (at[0.5], at[1.0], at[2.0]) == pytest.approx((0.3, 0.0, -0.2))
+    for lacking in (replace(timed, step_ratios={}), replace(timed, rules=held.rules)):
+        assert pays.draw_pays(replace(chapter, comparison=lacking)) is None
 
 
 def test_magnitudes_over_depth_are_means_over_seeds(make_chapter, make_arm):

@@ -219,7 +219,7 @@ def test_a_rows_command_trains_its_seeds_and_no_others(make_chapter, make_run, s
     assert read_seeds(words[words.index("--seeds") + 1]) == seeds
     commands = {command.callback.__name__: command for command in app.registered_commands}
     known = commands["ablate"].callback.__annotations__
-    assert {word[2:] for word in words if word.startswith("--")} - {"set"} <= set(known)
+    assert {word[2:] for word in words if word.startswith("--")} - {"set", "recipe"} <= set(known)
     monkeypatch.setattr(as_typed.recipes, "load", lambda *_: load("quick"))
     assert overrides_of(load("smoke", ["optim.lr=3.3e-3"])) is None  # no command gives it
     assert {chapter.command(arm) for arm in chapter.comparison.arms} == {""}

@@ -18,6 +18,7 @@ from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.report.figures import comparison as losses
 from attnres_cli.report.figures import depth, search, sizes
 from attnres_cli.report.figures.effects import EFFECTS, draw_effects
+from attnres_cli.report.figures.pays import PAYS, draw_pays
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.report.file_formats import write
 from attnres_cli.report.search_words import trials_text
@@ -61,6 +62,7 @@ def drawings(chapter: Chapter, without: Sequence[str] = ()) -> list[Drawing]:
         ("forest", "Paired differences from the baseline", losses.FOREST, losses.draw_forest),
         ("curves", "Loss curves", losses.CURVES, losses.draw_curves),
         ("cost", "Cost beside gain", losses.COST, losses.draw_cost),
+        ("pays", "Gain beside the time of a step", PAYS, draw_pays),
         ("blocks", "Loss against block size", losses.BLOCK_SIZES, losses.draw_block_sizes),
         ("multipliers", rates, losses.MULTIPLIERS, losses.draw_multipliers),
         ("depth", "Outputs and gradients over depth", magnitudes, depth.draw_magnitudes),
