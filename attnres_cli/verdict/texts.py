@@ -62,14 +62,15 @@ class Texts:
 
 
 def on_texts(comparisons: Sequence[Comparison]) -> Texts | None:
-    """The last comparison of each of several texts, of one baseline and number of tokens; None
-    where there are none, or no design beside the baseline.
+    """The last comparison of each of several texts, of one baseline, number of tokens and size of
+    vocabulary, as nats per token of two tokenizers are not alike; None where there are none, or no
+    design beside the baseline.
     """
-    groups: dict[tuple[Match, str, int], dict[str, Comparison]] = {}
+    groups: dict[tuple[Match, str, int, int], dict[str, Comparison]] = {}
     for one in comparisons:
         if one.base is None or one.terms.rate_only:
             continue
-        key = one.terms.match, one.baseline, one.base.tokens
+        key = one.terms.match, one.baseline, one.base.tokens, one.data.vocab_size
         groups.setdefault(key, {})[one.data.fingerprint] = one
     several = [tuple(group.values()) for group in groups.values() if len(group) > 1]
     if not several:

@@ -74,6 +74,12 @@ def test_of_three_texts_the_two_furthest_apart_are_named(on):
     assert any("(a to c)" in cell.text for cell in report_of(texts).tables[0].cells[0])
 
 
+def test_two_tokenizers_are_no_texts(on):
+    one, other = on("a", x=BETTER), on("b", x=BETTER)
+    other = replace(other, data=replace(other.data, vocab_size=50_257))
+    assert on_texts([one, other]) is None
+
+
 def test_comparisons_of_one_text_or_of_other_budgets_are_no_texts(on, judge, make_arm, facts):
     alone = on("a", x=BETTER)
     assert on_texts([alone, alone]) is None
