@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from workflows import BASELINE, NOISE, by_looks, p_values
 
-from attnres_cli.lab.search.design_proposals import KINDS, TOP, Seen, proposed
+from attnres_cli.lab.search.design_proposals import TOP, Proposer, Seen, proposed, tpe
 from attnres_cli.lab.search.designs import Choices, DesignSpace, parse, parts_of, spec_of
 from attnres_cli.nn import variant
 from attnres_cli.nn.residual import Value, registry
@@ -50,6 +50,7 @@ OPTIONS = (0.005, 0.01)  # mean and sd of what an option changes that was not pu
 CORRELATIONS, CONFIRMED, FRESH = (0.5, 0.7, 0.9), 3, 7
 TRIALS, N_LOOKS = (100, 250, 500), 250
 STARTS, MOVES = 40, 300
+POPULATION, TOURNAMENT = 20, 5
 
 
 def published() -> dict[str, float]:
@@ -130,6 +131,41 @@ def _options(part: str) -> Mapping[str, variant.Option]:
     return variant.options_of(registry()[part])
 
 
+def evolution(space: DesignSpace, seen: Sequence[Seen], seed: int) -> Proposer:
+    """Regularised evolution (Real et al. 2019, arXiv 1802.01548): one choice of a parent changes,
+    the best of 5 that are drawn from the 20 tried last.
+    """
+    source = random.Random(seed)  # noqa: S311
+    living = [each for each in seen if each.loss is not None][-POPULATION:]
+
+    def fitness(each: Seen) -> tuple[int, float]:
+        assert each.loss is not None
+        return -each.rung, each.loss
+
+    def propose() -> Choices:
+        drawn = source.sample(living, min(TOURNAMENT, len(living)))
+        parent, open_names = min(drawn, key=fitness).choices, list[str]()
+
+        def inherit(name: str, _values: Sequence[Value]) -> Value:
+            open_names.append(name)
+            return parent[name]
+
+        space.draw(inherit)
+        changed = source.choice(open_names) if open_names else ""
+
+        def pick(name: str, values: Sequence[Value]) -> Value:
+            if name == changed:
+                return source.choice([value for value in values if value != parent[name]])
+            return parent[name] if name in parent else source.choice(values)
+
+        return space.draw(pick)
+
+    return propose
+
+
+MAKERS = {"tpe": tpe, "evolution": evolution, "random": None}
+
+
 def search(surface: Surface, kind: str, correlation: float, trials: Sequence[int]) -> list[float]:
     """Regret in nats after each of so many proposals: of the best of the CONFIRMED lowest designs
     of the top rung by FRESH seeds, at most those of the first rung if fewer were promoted.
@@ -141,7 +177,8 @@ def search(surface: Surface, kind: str, correlation: float, trials: Sequence[int
             loss = surface.value(dict(seen[at].choices)) + SEEDS * random_.normal()
             seen[at] = Seen(seen[at].choices, TOP, loss)
             continue
-        one = proposed(surface.space, spec_of, seen, kind, 10_000 * surface.seed + len(seen))
+        seed = 10_000 * surface.seed + len(seen)
+        one = proposed(surface.space, spec_of, seen, seed, MAKERS[kind])
         assert one is not None
         loss = 0.3 + surface.value(one[0]) + off * random_.normal() + SEEDS * random_.normal()
         seen.append(Seen(one[0], 0, loss))
@@ -177,7 +214,7 @@ def samplers(n_surfaces: int, most: int) -> None:
     print("| correlation | sampler | " + " | ".join(f"{n} designs" for n in trials) + " |")
     print("|---|---|" + "---|" * len(trials))
     surfaces = [Surface(space, seed) for seed in range(n_surfaces)]
-    for correlation, kind in itertools.product(CORRELATIONS, KINDS):
+    for correlation, kind in itertools.product(CORRELATIONS, MAKERS):
         found = np.array([search(each, kind, correlation, trials) for each in surfaces])
         errors = found.std(axis=0, ddof=1) / math.sqrt(n_surfaces)
         cells = (f"{m:.4f} ± {e:.4f}" for m, e in zip(found.mean(axis=0), errors, strict=True))

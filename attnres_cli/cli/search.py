@@ -58,7 +58,7 @@ class Searching(Training):
         "memory on a GPU. With --designs also time: val_loss at equal time.",
     )
     sampler: str = typer.Option(
-        "auto", help="auto, tpe, gp, nsga2, grid, brute or random; with --designs also evolution."
+        "auto", help="auto, tpe, gp, nsga2, grid, brute or random; of designs tpe."
     )
     confirm: int = typer.Option(
         2,

@@ -36,7 +36,8 @@ def search_designs(asked: Searching) -> None:
     typed = {"VARIANT": asked.variants, "--suite": asked.suite, "--space": asked.space}
     refuse(typed, "--designs says what is searched: leave {} out")
     budget, seeds = _budget(asked.budget or []), _fresh(asked)
-    sampler = "tpe" if asked.sampler == "auto" else asked.sampler
+    others = {f"--sampler {asked.sampler}": asked.sampler not in ("auto", "tpe")}
+    refuse(others, "--designs proposes by TPE: leave {} out")
     if asked.objective not in _GOALS:
         raise UsageError("--objective: " + unknown("objective", asked.objective, _GOALS))
 
@@ -45,15 +46,12 @@ def search_designs(asked: Searching) -> None:
     loaded = load(asked.recipe, asked.override or [])
 
     from attnres_cli.lab import designing  # torch takes a second, and no mistake above it
-    from attnres_cli.lab.search.design_proposals import KINDS
     from attnres_cli.report.progress import OnStderr
 
-    if sampler not in KINDS:
-        raise UsageError(unknown("sampler", sampler, KINDS))
     if not asked.dry_run and launched(asked):
         return
     text = "" if asked.designs == ALL else asked.designs or ""
-    terms = budget, asked.objective, asked.trials, sampler, asked.confirm, seeds
+    terms = budget, asked.objective, asked.trials, asked.confirm, seeds
     with told_if_slow("still building designs of the space"):
         request = designing.make(loaded, text, *terms, asked.place(asked.workers))  # type: ignore[arg-type]
     if asked.dry_run:

@@ -47,7 +47,6 @@ class Request:
     search: Search
     looks: Looks
     place: Place
-    sampler: str
     n_confirmed: int
 
     @property
@@ -68,7 +67,6 @@ def make(
     budget: Match,
     objective: str,
     n_trials: int,
-    sampler: str,
     n_confirmed: int,
     seeds: tuple[int, ...],
     place: Place,
@@ -121,7 +119,7 @@ def make(
     )
     search = replace(search, name=studies.name_of(search, [FAMILY]))
     looks.plan = memory.fitted(replace(plan, arms=(*base, *_drawn(looks))), tokens, place.workers)
-    return Request(search, looks, place, sampler, n_confirmed)
+    return Request(search, looks, place, n_confirmed)
 
 
 def _drawn(looks: Looks) -> list[Arm]:
@@ -220,8 +218,8 @@ def _family(request: Request, storage: RDBStorage, alone: Turn) -> DesignFamily:
     held = asking(study, begin, retry_s())
     seed = int(search.name, 16)
     opened = FAMILY, DesignPoints(request.looks), held, storage, alone, 0, study
-    family = DesignFamily(*opened, request.looks, request.sampler, seed, search.n_trials)
-    family.keep_asked(search, request.sampler)
+    family = DesignFamily(*opened, request.looks, seed, search.n_trials)
+    family.keep_asked(search, "tpe")
     return family
 
 
@@ -251,7 +249,7 @@ def lines(request: Request, timed: Plan) -> list[str]:
         f"{about.size:,} combinations, {about.legal:.0%} legal{share}; each design has "
         f"{held[search.budget]}",
         f"{plural(n_short, 'design')} at {short:,} tokens, about {n_whole} of them at {whole:,}; "
-        f"sampler {request.sampler}, objective {search.objectives[0]}",
+        f"sampler tpe, objective {search.objectives[0]}",
     ]
     if untuned := request.looks.untuned():
         told.append(f"rates tuned first, {len(MULTIPLES)} runs each: {', '.join(untuned)}")

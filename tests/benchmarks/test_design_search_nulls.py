@@ -59,7 +59,7 @@ def test_the_best_waiting_design_is_promoted_until_a_quarter_is(surface):
     assert design_search._promoted(seen) is None
 
 
-@pytest.mark.parametrize("kind", ["random", "tpe"])
+@pytest.mark.parametrize("kind", ["random", "tpe", "evolution"])
 def test_searching_a_small_space_leaves_little_regret(surface, kind, monkeypatch):
     few, many = search(surface, kind, 0.9, (4, surface.space.size // 2))
 

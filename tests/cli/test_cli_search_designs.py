@@ -33,7 +33,7 @@ def test_a_dry_run_says_how_large_the_space_is_and_trains_nothing(attnres: Attnr
         (["--budget", "params=2M"], "type what designs have equal, --budget params"),
         (["--confirm", "6"], "--confirm: at most 5 designs are compared"),
         (["--confirm", "0", "--seeds", "3"], "--confirm 0 compares nothing: leave --seeds out"),
-        (["--sampler", "gp"], "unknown sampler 'gp'"),
+        (["--sampler", "gp"], "proposes by TPE: leave --sampler gp out"),
         (["--objective", "params"], "unknown objective 'params'"),
         (["--set", "slope=null", "--objective", "time"], "--set slope=0.2"),
     ],

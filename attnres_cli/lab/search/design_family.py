@@ -66,7 +66,6 @@ class DesignFamily(Family):
     """
 
     looks: Looks
-    kind: str
     seed: int
     n_designs: int
     _is_exhausted: bool = False
@@ -110,7 +109,7 @@ class DesignFamily(Family):
         else:
             number = len(self.study.get_trials(deepcopy=False))
             seed = seed_of(self.seed, number)
-            found = proposed(self.looks.space, self.looks.name_of, self._seen(), self.kind, seed)
+            found = proposed(self.looks.space, self.looks.name_of, self._seen(), seed)
             self._is_exhausted = found is None
             if found is None:
                 return False

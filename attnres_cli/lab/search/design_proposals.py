@@ -1,4 +1,4 @@
-"""Which design a search tries next: by Optuna's TPE, by evolution, or at random.
+"""Which design a search tries next: by Optuna's TPE, at first at random.
 
 Pure: what is proposed follows from the space, from what was seen and from the seed alone. Designs
 are told apart by their canonical names; those that a constructor refuses are never proposed.
@@ -19,14 +19,12 @@ from attnres_cli.lab.search.designs import Choices, DesignSpace, NameOf
 from attnres_cli.lab.search.proposals import STARTUP
 from attnres_cli.nn.residual import Value
 
-KINDS = ("tpe", "random", "evolution")
 TOP = 1
 """The rung of all tokens; 0 is that of a quarter of them."""
 
 _TRIES, _MOST_DRAWS = 50, 500
-_POPULATION, _TOURNAMENT = 20, 5  # of regularised evolution (Real et al. 2019, arXiv 1802.01548)
 
-_Proposer = Callable[[], Choices]
+Proposer = Callable[[], Choices]
 
 
 @dataclass(frozen=True)
@@ -40,32 +38,7 @@ class Seen:
     loss: float | None
 
 
-def proposed(
-    space: DesignSpace, name_of: NameOf, seen: Sequence[Seen], kind: str, seed: int
-) -> tuple[Choices, str] | None:
-    """A legal design that was not tried, with its name. A sampler that has proposed none in 50
-    tries leaves it to chance. None if 500 draws find none either.
-    """
-    source, known = random.Random(seed), {name_of(dict(each.choices)) for each in seen}  # noqa: S311
-    n_ended = sum(each.loss is not None for each in seen)
-
-    def draw() -> Choices:
-        return space.draw(lambda _, values: source.choice(values))
-
-    tries: list[tuple[_Proposer, int]] = [(draw, _MOST_DRAWS)]
-    if kind != "random" and n_ended >= STARTUP:
-        maker = _tpe(space, seen, seed) if kind == "tpe" else _evolution(space, seen, source)
-        tries.insert(0, (maker, _TRIES))
-    for propose, n in tries:
-        for _ in range(n):
-            choices = propose()
-            name = name_of(choices)
-            if name is not None and name not in known:
-                return choices, name
-    return None
-
-
-def _tpe(space: DesignSpace, seen: Sequence[Seen], seed: int) -> _Proposer:
+def tpe(space: DesignSpace, seen: Sequence[Seen], seed: int) -> Proposer:
     """Optuna's TPE: it takes a design that has not reached the top rung as one that was pruned."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
@@ -81,6 +54,34 @@ def _tpe(space: DesignSpace, seen: Sequence[Seen], seed: int) -> _Proposer:
         return space.draw(lambda name, values: trial.suggest_categorical(name, values))
 
     return propose
+
+
+def proposed(
+    space: DesignSpace,
+    name_of: NameOf,
+    seen: Sequence[Seen],
+    seed: int,
+    make: Callable[[DesignSpace, Sequence[Seen], int], Proposer] | None = tpe,
+) -> tuple[Choices, str] | None:
+    """A legal design that was not tried, with its name: as what `make` makes proposes, or where
+    that has proposed none in 50 tries, or there is none, at random. None if 500 draws find none.
+    """
+    source, known = random.Random(seed), {name_of(dict(each.choices)) for each in seen}  # noqa: S311
+    n_ended = sum(each.loss is not None for each in seen)
+
+    def draw() -> Choices:
+        return space.draw(lambda _, values: source.choice(values))
+
+    tries: list[tuple[Proposer, int]] = [(draw, _MOST_DRAWS)]
+    if make is not None and n_ended >= STARTUP:
+        tries.insert(0, (make(space, seen, seed), _TRIES))
+    for propose, n in tries:
+        for _ in range(n):
+            choices = propose()
+            name = name_of(choices)
+            if name is not None and name not in known:
+                return choices, name
+    return None
 
 
 def _trial(space: DesignSpace, seen: Seen) -> FrozenTrial:
@@ -100,32 +101,3 @@ def _trial(space: DesignSpace, seen: Seen) -> FrozenTrial:
         value=seen.loss if seen.rung >= TOP else None,
         intermediate_values={} if seen.loss is None else {seen.rung: seen.loss},
     )
-
-
-def _evolution(space: DesignSpace, seen: Sequence[Seen], source: random.Random) -> _Proposer:
-    """One choice of a parent is changed: of the best of 5, drawn from the 20 tried last."""
-    living = [each for each in seen if each.loss is not None][-_POPULATION:]
-
-    def fitness(each: Seen) -> tuple[int, float]:
-        assert each.loss is not None
-        return -each.rung, each.loss
-
-    def propose() -> Choices:
-        drawn = source.sample(living, min(_TOURNAMENT, len(living)))
-        parent, open_names = min(drawn, key=fitness).choices, list[str]()
-
-        def inherit(name: str, _values: Sequence[Value]) -> Value:
-            open_names.append(name)
-            return parent[name]
-
-        space.draw(inherit)
-        changed = source.choice(open_names) if open_names else ""
-
-        def pick(name: str, values: Sequence[Value]) -> Value:
-            if name == changed:
-                return source.choice([value for value in values if value != parent[name]])
-            return parent[name] if name in parent else source.choice(values)
-
-        return space.draw(pick)
-
-    return propose

@@ -74,7 +74,7 @@ class DesignBench(Bench):
         )  # fmt: skip
         held = studies.open_study(self.storage, self.search, ["designs"], "designs")
         opened_with = DesignPoints(looks), held, self.storage, self.alone, 0, study
-        self.family = DesignFamily("designs", *opened_with, looks, "tpe", 7, n_trials)
+        self.family = DesignFamily("designs", *opened_with, looks, 7, n_trials)
         self.families = [self.family]
         self.family.keep_asked(self.search, "tpe")
         self.experiment = Experiment(Place(study), self.store, looks.tokens, Silent())
