@@ -17,7 +17,7 @@ from attnres_cli.config import address
 from attnres_cli.config.address import without_passwords
 from attnres_cli.config.as_typed import is_searched
 from attnres_cli.console import note, say
-from attnres_cli.errors import AwayError, StudyError, UsageError
+from attnres_cli.errors import AwayError, StudyError
 from attnres_cli.lab.search import studies
 from attnres_cli.lab.study_view import Held
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
@@ -30,6 +30,7 @@ from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.optima import Finding, find
 from attnres_cli.verdict.report_section import Chapter, split
 from attnres_cli.verdict.select import Choice
+from attnres_cli.verdict.texts import Texts
 
 if TYPE_CHECKING:
     from attnres_cli.stats.effects import Effect
@@ -133,40 +134,34 @@ class _Shown:
         ladders: Sequence[Ladder] = (),
         findings: Sequence[Finding] = (),
         effects: Sequence[Effect] = (),
+        texts: Texts | None = None,
     ) -> None:
         """Draw all figures of these into files if they are asked for, and say which."""
         if self.asked.figures is None:
             return
         from attnres_cli.report.figures.drawing import save_figures
 
-        paths = save_figures(self.asked.figures, chapters, ladders, findings, effects)
+        paths = save_figures(self.asked.figures, chapters, ladders, findings, effects, texts)
         names = ", ".join(path.name for path in paths)
         note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
 
     def _sides(self) -> None:
-        """Recipes side by side: two, or of more texts whether these agree. Raises UsageError."""
-        from attnres_cli.report import texts
-        from attnres_cli.report.two_recipes import report_of
+        """Several recipes together."""
+        from attnres_cli.cli.side_by_side import side_by_side
 
-        asked, names = self.asked, self.asked.recipes or []
-        of_one = (*_OF_RECIPES, "--margin", "--figures", "--baseline")
-        asked.refuse("{} is of one recipe, and several are named: leave it out", *of_one)
-        held = Held(self.store, asked.study, self.records, arms=asked.variants or ())
-        if len(names) == 2:
-            first, second, rows = held.sides(names, asked.codes)
-            others = first.data.fingerprint != second.data.fingerprint
-            found = held.by_recipe(names, asked.codes) if others else []
-            shown = {row.variant for row in rows}
-            reports = [*texts.reports_of(found, shown), report_of(first, second, rows)]
-        else:
-            asked.refuse("{} chooses rows of one recipe or two: leave it out", "VARIANT")
-            reports = texts.reports_of(held.by_recipe(names, asked.codes))
-        if not reports:
-            raise UsageError(
-                f"--recipe takes one or two recipes, got {len(names)}: more of them are compared "
-                "where each has read as many tokens of another text"
-            )
-        self._put(lambda: joined(reports))
+        held = Held(self.store, self.asked.study, self.records, arms=self.asked.variants or ())
+        reports, texts = side_by_side(self.asked, held)
+        self._draw(texts=texts)
+
+        def page() -> str:
+            from attnres_cli.report.figures.drawing import of_texts
+            from attnres_cli.report.html import page_of
+
+            drawn = [of_texts(texts)] if texts is not None else []
+            rest = [()] * (len(reports) - len(drawn))
+            return page_of(joined(reports), self.study_name, [*drawn, *rest])
+
+        self._put(lambda: joined(reports), page)
 
     def _tasks(self, held: Held, chosen: Choice) -> None:
         """What tasks say of the arms of a recipe."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from attnres_cli.records.comparison_terms import stated
@@ -28,17 +27,10 @@ _RULES = (
 )
 
 
-def reports_of(
-    comparisons: Sequence[Comparison], shown: Collection[str] | None = None
-) -> list[Report]:
-    """The table over the texts of these comparisons, with the rows of some designs or of all;
-    nothing where all are of one text.
-    """
+def reports_of(comparisons: Sequence[Comparison]) -> list[Report]:
+    """The table over the texts of these comparisons; nothing where all are of one text."""
     found = on_texts(comparisons)
-    if found is None:
-        return []
-    rows = [row for row in found.rows if shown is None or row.variant in shown]
-    return [report_of(replace(found, rows=tuple(rows)))]
+    return [] if found is None else [report_of(found)]
 
 
 def report_of(texts: Texts) -> Report:

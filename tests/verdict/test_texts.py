@@ -15,6 +15,7 @@ from studies import FACTS, fill
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import DataDescription
+from attnres_cli.report.figures.texts import draw_texts
 from attnres_cli.report.texts import report_of
 from attnres_cli.stats.pairs import apart, paired
 from attnres_cli.verdict.comparison import Comparison
@@ -123,6 +124,19 @@ def test_a_report_of_two_recipes_on_other_texts_says_whether_they_agree(
     assert "leave it out" in attnres.refuses("report", "hc", *names)
     for form in ("table", "markdown", "csv", "latex", "html"):
         assert "text1" in attnres.prints("report", *names, "--format", form)
+    assert "Differences on every text" in attnres.prints("report", *names, "--format", "html")
+    attnres.prints("report", *names[:4], "--figures", "drawn")
+    assert [path.name for path in Path("drawn").iterdir()] == ["texts.svg"]
+
+
+def test_a_figure_has_a_dot_for_each_design_and_text(on):
+    found = on_texts([on("a", x=BETTER, y=WORSE), on("b", x=WORSE, y=BETTER)])
+    assert found is not None
+    (axes,) = draw_texts(found).axes
+    dots = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 1]
+    means = [arm.difference.mean for row in found.rows for arm in row.at]
+    assert dots == means
+    assert [text.get_text() for text in axes.texts] == ["x", "differ", "y", "differ"]
 
 
 def test_texts_with_settings_of_their_own_kinds_stand_in_one_table(on):

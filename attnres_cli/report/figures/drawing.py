@@ -20,6 +20,7 @@ from attnres_cli.report.figures import depth, search, sizes
 from attnres_cli.report.figures.effects import EFFECTS, draw_effects
 from attnres_cli.report.figures.pays import PAYS, draw_pays
 from attnres_cli.report.figures.style import house_style
+from attnres_cli.report.figures.texts import TEXTS, draw_texts
 from attnres_cli.report.file_formats import write
 from attnres_cli.report.search_words import trials_text
 from attnres_cli.report.table import capital
@@ -29,6 +30,7 @@ from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import between, plural
 from attnres_cli.verdict.optima import Finding
 from attnres_cli.verdict.report_section import Chapter
+from attnres_cli.verdict.texts import Texts
 
 Thing = TypeVar("Thing")
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -94,6 +96,11 @@ def of_search(finding: Finding) -> list[Drawing]:
     ]
 
 
+def of_texts(texts: Texts) -> list[Drawing]:
+    """The figure of designs on several texts."""
+    return _drawn(texts, [("texts", "Differences on every text", TEXTS, draw_texts)])
+
+
 def of_effects(effects: Sequence[Effect], of: str = "") -> list[Drawing]:
     """The figure of what the choices of a search over designs changed."""
     return _drawn(effects, [("effects", "What each choice changed", EFFECTS, draw_effects)], of)
@@ -149,6 +156,7 @@ def save_figures(
     ladders: Sequence[Ladder] = (),
     findings: Sequence[Finding] = (),
     effects: Sequence[Effect] = (),
+    texts: Texts | None = None,
 ) -> list[Path]:
     """Draw all figures into files named by recipe, terms and search; their paths."""
     folder, begin, suffix = places(where)
@@ -166,6 +174,7 @@ def save_figures(
         named = ["search", *[finding.search.name] * (len(findings) > 1)]
         found.append((named, of_search(finding)))
     found.append((["search"], of_effects(effects)))
+    found += [([], of_texts(texts))] if texts is not None else []
     paths: dict[Path, Drawing] = {}
     for named, drawing in [(named, each) for named, of in found for each in of]:
         tries = chain([named], ([*named, str(again)] for again in count(2)))
