@@ -242,8 +242,7 @@ def _settings(
     asked: Comparing, found: Sequence[Comparison], whole: Recipe, sizes: Sequence[Recipe]
 ) -> None:
     """Write the recipe with the settings that were found by design, if they were sought."""
-    digests = {size.digest for size in sizes}
-    tuned = [one for one in found if one.terms.is_tuned and one.recipe_digest in digests]
+    tuned = [one for one in found if one.terms.is_tuned]
     if not tuned or any(one.base is None for one in tuned):
         return
     from attnres_cli.lab import by_design

@@ -23,7 +23,7 @@ _RULES = (
     "furthest apart, with the interval of Welch's t; the intervals of this table hold together "
     "with 95 % probability at one look",
     "agree: one word on all texts, and no text shown to be apart; other size: one word, but the "
-    "differences are apart; differ: other words, and differences apart; open: all else",
+    "differences are apart; differ: apart without one word, better or worse; open: all else",
 )
 
 

@@ -19,7 +19,7 @@ from attnres_cli.verdict.comparison import ArmResult, Comparison
 
 Agreement = Literal["agree", "other size", "differ", "open"]
 """agree: one word on all texts, and no text shown to be apart from another. other size: one word,
-but its differences are. differ: other words, and differences that are. open: all else.
+but its differences are. differ: differences that are, without one word. open: all else.
 """
 
 
