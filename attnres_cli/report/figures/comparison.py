@@ -150,24 +150,11 @@ def draw_cost(chapter: Chapter) -> Figure | None:
     if not gaps or comparison.base is None:
         return None
     gaps = [style.Gap(comparison.base, 0.0, (), is_far=False), *gaps]
-    looks, names = looks_of(comparison), named(comparison)
-    alike = style.background(names, [gap.arm.variant for gap in gaps if not gap.is_far])
+    looks = looks_of(comparison)
     far = max(abs(gap.mean) for gap in gaps if not gap.is_far)
     figure, (axes,) = canvas(2.9)
-    for gap in gaps:
-        name, at = gap.arm.variant, gap.arm.flops_per_token * gap.arm.tokens
-        look = looks[name] if name in names else style.Look(style.OTHERS)
-        if gap.is_far:
-            mark, edge = ("^", far) if gap.mean > 0 else ("v", -far)
-            axes.plot(at, edge, mark, ms=7, color=look.colour)
-            told = f"  {short(name, _LONGEST)} {gap.mean:+.3g}"
-            axes.text(at, edge, told, ha="left", va="center", fontsize=8)
-            continue
-        axes.errorbar(
-            at, gap.mean, yerr=[[abs(gap.mean - end)] for end in gap.ends] or None,
-            fmt=look.marker, ms=7, color=look.colour, elinewidth=1.4,
-            label=alike.get(name, short(name)), zorder=2 if name in alike else 3,
-        )  # fmt: skip
+    at = [gap.arm.flops_per_token * gap.arm.tokens for gap in gaps]
+    style.scatter(axes, gaps, at, comparison, (-far, far))
     axes.axhline(0, color=looks[comparison.baseline].colour, lw=1, ls="--", zorder=1)
     axes.margins(x=0.15)
     axes.locator_params(axis="x", nbins=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from attnres_cli.report.figures import style
-from attnres_cli.report.figures.style import canvas, legend, looks_of, named, short
+from attnres_cli.report.figures.style import canvas, legend, looks_of
 from attnres_cli.stats.multiples import course
 from attnres_cli.verdict.report_section import Chapter
 
@@ -24,32 +24,17 @@ def draw_pays(chapter: Chapter) -> Figure | None:
     gaps = [gap for gap in style.gaps(comparison) if gap.arm.variant in ratios]
     if line is None or not gaps:
         return None
-    looks, names = looks_of(comparison), named(comparison)
-    alike = style.background(names, [gap.arm.variant for gap in gaps if not gap.is_far])
     figure, (axes,) = canvas(3.4)
     near = [gap for gap in gaps if not gap.is_far] or gaps
     ends = [0.0, *(end for gap in near for end in (gap.mean, *gap.ends))]
     low, high = min(ends), max(ends)
-    for gap in gaps:
-        name, at = gap.arm.variant, ratios[gap.arm.variant].median
-        look = looks[name] if name in names else style.Look(style.OTHERS)
-        if gap.is_far:
-            mark, edge = ("^", high) if gap.mean > 0 else ("v", low)
-            axes.plot(at, edge, mark, ms=7, color=look.colour)
-            told = f"  {short(name)} {gap.mean:+.3g}"
-            axes.text(at, edge, told, ha="left", va="center", fontsize=8)
-            continue
-        axes.errorbar(
-            at, gap.mean, yerr=[[abs(gap.mean - end)] for end in gap.ends] or None,
-            fmt=look.marker, ms=6, color=look.colour, elinewidth=1,
-            label=alike.get(name, short(name)), zorder=2 if name in alike else 3,
-        )  # fmt: skip
-    baseline = looks[comparison.baseline].colour
+    at = [ratios[gap.arm.variant].median for gap in gaps]
+    style.scatter(axes, gaps, at, comparison, (low, high))
+    baseline = looks_of(comparison)[comparison.baseline].colour
     times, drops = line
     axes.axhline(0, color=baseline, lw=1, ls="--", zorder=1)
     axes.plot(times, -drops, color=baseline, lw=1.6, zorder=1, label="pays below")
-    slowest = max(ratios[gap.arm.variant].median for gap in gaps)
-    quickest = min(1.0, *(ratios[gap.arm.variant].median for gap in gaps))
+    quickest, slowest = min(1.0, *at), max(at)
     axes.set_xlim(quickest - 0.05, slowest + 0.15 * (slowest - quickest) + 0.05)
     axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
     axes.set(

@@ -162,6 +162,34 @@ def gaps(comparison: Comparison) -> list[Gap]:
     ]
 
 
+def scatter(
+    axes: Axes,
+    gaps: Sequence[Gap],
+    at: Sequence[float],
+    comparison: Comparison,
+    edges: tuple[float, float],
+) -> None:
+    """Draw each difference, with its interval, at its place `at`; one off the scale as an arrow at
+    the edge of it. Of many arms the others are grey.
+    """
+    looks, names = looks_of(comparison), named(comparison)
+    alike = background(names, [gap.arm.variant for gap in gaps if not gap.is_far])
+    for gap, x in zip(gaps, at, strict=True):
+        name = gap.arm.variant
+        look = looks[name] if name in names else Look(OTHERS)
+        if gap.is_far:
+            mark, edge = ("^", edges[1]) if gap.mean > 0 else ("v", edges[0])
+            axes.plot(x, edge, mark, ms=7, color=look.colour)
+            told = f"  {short(name)} {gap.mean:+.3g}"
+            axes.text(x, edge, told, ha="left", va="center", fontsize=8)
+            continue
+        axes.errorbar(
+            x, gap.mean, yerr=[[abs(gap.mean - end)] for end in gap.ends] or None,
+            fmt=look.marker, ms=7, color=look.colour, elinewidth=1.4,
+            label=alike.get(name, short(name)), zorder=2 if name in alike else 3,
+        )  # fmt: skip
+
+
 def canvas(
     height: float, rows: int = 1, columns: int = 1, *, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
