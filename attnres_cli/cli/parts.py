@@ -182,11 +182,13 @@ def _carried(plans: Sequence[tuple[Plan, str]], request: Request) -> list[Step]:
 
 
 def trained(parts: Sequence[Part]) -> tuple[list[list[Comparison]], int]:
-    """Train what is missing of all parts: the comparisons of each, and how many runs failed. Raises
-    DataError before anything is trained where one of several texts is not there, or too short.
+    """Train what is missing of all parts: the comparisons of each, by the name of its recipe, as
+    recipes on two texts may be one for a study; and how many runs failed. Raises DataError before
+    anything is trained where one of several texts is not there, or too short.
     """
     texts = {(part.recipe.data, part.recipe.train.eval_tokens): part.recipe for part in parts}
     for recipe in list(texts.values())[1:]:
         sources.load(recipe)
-    ended = [part.ablation().compared() for part in parts]
-    return [compared for compared, _ in ended], sum(n for _, n in ended)
+    ended = [(part.recipe.name, *part.ablation().compared()) for part in parts]
+    found = [[replace(one, recipe=name) for one in compared] for name, compared, _ in ended]
+    return found, sum(n_failed for *_, n_failed in ended)

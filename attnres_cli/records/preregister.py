@@ -89,7 +89,10 @@ def read(path: str, canonical: Canonical) -> list[tuple[Registration, Recipe]]:
         where = f"{origin}, document {number}" if len(parts) > 1 else origin
         found += _said(values, where, canonical)
     if len({recipe.digest for _, recipe in found}) < len(found):
-        raise RecipeError(f"{origin}: two of its comparisons have the same recipe: write one")
+        raise RecipeError(
+            f"{origin}: two of its comparisons have the same recipe: write one; two texts that "
+            "differ in data.path alone need a plan and a study each"
+        )
     return found
 
 

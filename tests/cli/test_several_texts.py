@@ -49,6 +49,13 @@ def test_each_text_has_its_table_and_the_last_says_whether_they_agree(texts, att
     assert "2 texts: prose, verse" in planned
 
 
+def test_texts_under_one_recipe_are_told_apart_by_its_names(texts: Path, attnres: Attnres):
+    (texts / "verse.yaml").write_text(RECIPE % ("verse", 0.01))  # prose's, but for the path
+    out = attnres.prints("ablate", "standard", "rezero", *BOTH, "--seeds", "2", "--workers", "1")
+    assert "Recipe verse" in out
+    assert "2 texts: prose, verse" in out
+
+
 def test_a_text_that_is_missing_is_told_before_anything_trains(texts: Path, attnres: Attnres):
     (texts / "verse.txt").unlink()
     told = attnres.refuses("ablate", "standard", "rezero", *BOTH, "--seeds", "1")
