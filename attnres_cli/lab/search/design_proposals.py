@@ -1,7 +1,9 @@
 """Which design a search tries next: by Optuna's TPE, at first at random.
 
 Pure: what is proposed follows from the space, from what was seen and from the seed alone. Designs
-are told apart by their canonical names; those that a constructor refuses are never proposed.
+are told apart by their canonical names; those that a constructor refuses are never proposed. Of a
+refused one, options go back to their defaults until it is not: else a stream with many options that
+exclude each other would hardly ever be tried.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -63,8 +66,9 @@ def proposed(
     seed: int,
     make: Callable[[DesignSpace, Sequence[Seen], int], Proposer] | None = tpe,
 ) -> tuple[Choices, str] | None:
-    """A legal design that was not tried, with its name: as what `make` makes proposes, or where
-    that has proposed none in 50 tries, or there is none, at random. None if 500 draws find none.
+    """A legal design that was not tried, with its name: as what `make` makes proposes, or near it
+    where that is refused; or where that has proposed none in 50 tries, or there is none, at random.
+    None if 500 draws find none.
     """
     source, known = random.Random(seed), {name_of(dict(each.choices)) for each in seen}  # noqa: S311
     n_ended = sum(each.loss is not None for each in seen)
@@ -78,9 +82,11 @@ def proposed(
     for propose, n in tries:
         for _ in range(n):
             choices = propose()
-            name = name_of(choices)
+            for near in chain([choices], space.simpler(choices, source)):
+                if (name := name_of(near)) is not None:
+                    break
             if name is not None and name not in known:
-                return choices, name
+                return near, name
     return None
 
 

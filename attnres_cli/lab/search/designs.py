@@ -18,6 +18,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, get_args
 
 import torch
@@ -52,6 +53,13 @@ class Part:
     def size(self) -> int:
         """How many combinations its options have."""
         return math.prod(map(len, self.options.values()))
+
+    @cached_property
+    def defaults(self) -> dict[str, Value]:
+        """What the constructor gives those options that may have it."""
+        declared = variant.options_of(registry()[self.name])
+        found = {key: declared[key].default for key in self.options}
+        return {key: value for key, value in found.items() if value in self.options[key]}
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,18 @@ class DesignSpace:
             for option, values in part.options.items():
                 choose(f"{part.name}.{option}", values)
         return made
+
+    def simpler(self, choices: Choices, source: random.Random) -> Iterator[Choices]:
+        """The same stream and add-ons with one option more at its default each time, in an order
+        that is drawn, until all are.
+        """
+        parts = (*self.streams.values(), *self.addons.values())
+        defaults = {f"{part.name}.{key}": v for part in parts for key, v in part.defaults.items()}
+        made = dict(choices)
+        away = [name for name, value in made.items() if defaults.get(name, value) != value]
+        for name in source.sample(away, len(away)):
+            made = made | {name: defaults[name]}
+            yield made
 
     def every(self) -> Iterator[Choices]:
         """All raw combinations."""

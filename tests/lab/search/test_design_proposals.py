@@ -79,5 +79,24 @@ def test_a_space_is_exhausted_and_then_nothing_is_proposed(make):
     assert len({spec_of(each.choices) for each in seen}) == small.size == 18
 
 
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_stream_whose_options_exclude_each_other_is_tried_as_often_as_others(make):
+    space = parse("attnres:*;delta:gate=*,null=*,block_size=*")
+    (stream,) = (part for name, part in space.streams.items() if name == "attnres")
+
+    def alone(choices: Choices) -> str | None:
+        """Attention Residuals with at most one option away from its default."""
+        typed = {k.partition(".")[2]: v for k, v in choices.items() if k.startswith("attnres.")}
+        away = [key for key, value in typed.items() if value != stream.defaults[key]]
+        return spec_of(choices) if len(away) < 2 else None
+
+    seen: list[Seen] = []
+    for seed in range(20):
+        found = proposed(space, alone, seen, seed, make)
+        assert found is not None
+        seen.append(Seen(found[0], TOP, 1.0 + seed % 2))
+    assert 5 <= sum(each.choices["stream"] == "attnres" for each in seen) <= 15
+
+
 def test_a_space_that_is_refused_as_a_whole_proposes_nothing():
     assert proposed(SPACE, lambda _choices: None, [], 0) is None
