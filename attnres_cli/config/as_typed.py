@@ -84,7 +84,8 @@ def as_yaml(value: object) -> str:
         is_plain = isinstance(value, str) and strict_yaml.load(value, "") == value
     except RecipeError:
         is_plain = False
-    return str(value) if is_plain else json.dumps(value)
+    readable = isinstance(value, str) and value.isprintable()  # YAML has no halves of characters
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=not readable)
 
 
 def plugins_typed(variants: Iterable[str]) -> list[str]:

@@ -11,11 +11,16 @@ from attnres_cli.config.sections import Data
 from attnres_cli.errors import RecipeError
 
 
+def parted(override: str) -> tuple[str, str, str]:
+    """Key, `=` and value of `section.key=value`; designs among the keys have `=` of their own."""
+    if override.startswith(("rates.", "arms.")):
+        return override.rpartition("=")
+    return override.partition("=")
+
+
 def put(values: dict[str, Any], override: str) -> None:
     """Set what `section.key=value` says. Raises RecipeError where it says nothing."""
-    path, equals, text = override.partition("=")
-    if override.startswith(("rates.", "arms.")):
-        path, equals, text = override.rpartition("=")
+    path, equals, text = parted(override)
     place = own.place_of(path.strip())
     *sections, key = ("arms", *place) if place else path.strip().split(".")
     if not equals or not key:
@@ -70,6 +75,16 @@ def drop_arms(values: dict[str, Any], typed: Collection[str]) -> str:
         if place:
             del rung[key]
     return found[0]
+
+
+def drop_of_sizes(values: dict[str, Any], typed: Collection[str]) -> str:
+    """Take keys that are typed for all sizes out of the file's single ones; one of them."""
+    places, found = {own.place_of(key) for key in typed} - {None}, ""
+    for size in _dicts(values.get("ladder")):
+        for key in [key for key in size if key in typed or own.place_of(key) in places]:
+            found = key
+            del size[key]
+    return found
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:

@@ -220,12 +220,14 @@ def load(
     if not isinstance(values, dict):
         raise RecipeError(f"{origin}: expected sections model, data, optim, train, found none")
     values = overrides_.joined(values, origin)
-    typed = {override.partition("=")[0].strip() for override in overrides}
+    typed = {overrides_.parted(override)[0].strip() for override in overrides}
     if common := overrides_.drop_arms(values, typed):
         note(
             f"--set {common} is one value for every arm: what recipe {name} has by design is left "
             "out"
         )
+    if common := overrides_.drop_of_sizes(values, typed):
+        note(f"--set {common} is one value for every size of the ladder")
     for override in overrides:
         overrides_.put(values, override)
         origin = f"recipe {name} with --set"

@@ -75,7 +75,7 @@ def _written(path: Path, halves: Sequence[Iterable[Array]]) -> int:
     with path.open("wb") as file:
         for number, half in enumerate(halves):
             for piece in half:
-                if not any(sizes):
+                if not file.tell():
                     dtype = piece.dtype
                     _header(file, dtype, 0)
                 file.write(np.ascontiguousarray(piece).data)

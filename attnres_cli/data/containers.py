@@ -24,6 +24,7 @@ _JSONL, _CSV, _TSV, _PARQUET, _ARROW = ROWS
 
 _HEAD = 2**16  # bytes that tell what a file is
 _LONGEST_LINE = 2**26  # of JSON; and the largest document that is parsed to tell what it is
+_LONG_JSON = re.compile(rb'\s*(\{\s*"[^"]*"\s*:|\[\s*("(?:[^"\\]|\\[^\n])*"|-?\d[\d.eE+-]*)\s*,)')
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PACKINGS = (".gz", ".zst", ".zstd")
 _BY_SUFFIX = {".jsonl": _JSONL, ".ndjson": _JSONL, ".csv": _CSV, ".tsv": _TSV}
@@ -137,8 +138,9 @@ def _json(file: File, suffix: str) -> str:
     with file.opened() as stream:
         whole = stream.read(_LONGEST_LINE + 1)
     if len(whole) > _LONGEST_LINE:
+        whole = whole.removeprefix(codecs.BOM_UTF8)
         records = re.match(rb'\s*\[\s*\{\s*"', whole)
-        return RECORDS if records else JSON if re.match(rb'\s*\{\s*"[^"]*"\s*:', whole) else TEXT
+        return RECORDS if records else JSON if _LONG_JSON.match(whole) else TEXT
     held = _parsed(whole)
     if isinstance(held, list) and held and isinstance(held[0], dict):
         return RECORDS

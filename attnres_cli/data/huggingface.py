@@ -19,7 +19,7 @@ from attnres_cli.errors import DataError, required, unknown
 from attnres_cli.files import path_of
 
 _OWN = ("validation", "test")  # splits that validate if no other is named
-_VERSION = 1  # of how rows become tokens
+_VERSION = 2  # of how rows become tokens
 _SAVED = ("dataset_dict.json", "dataset_info.json")
 
 

@@ -13,7 +13,7 @@ from attnres_cli.data.documents import Document, Files
 from attnres_cli.errors import DataError
 from attnres_cli.files import path_of
 
-_VERSION = 1  # of what rows become, in the names of what is kept of them
+_VERSION = 2  # of what rows become, in the names of what is kept of them
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Found:
             del held["documents"]
         places = [found for found in (self.train, self.val) if found is not None]
         stats = [
-            [str(each.path.resolve()), each.path.stat().st_size, each.path.stat().st_mtime_ns]
+            [each.name, str(each.path.resolve()), (at := each.path.stat()).st_size, at.st_mtime_ns]
             for found in places
             for each in found.files
         ]
@@ -116,9 +116,10 @@ def likely_column(path: Path) -> str | None:
 
 
 def _refuse_nested(train: Files, val: Files) -> None:
-    """Raise DataError where a file below one of them lies below the other too."""
+    """Raise DataError where a file of one of them is a file of the other, or may become one."""
     one, other = train.path.resolve(), val.path.resolve()
-    if one.is_relative_to(other) or other.is_relative_to(one):
+    both = ({each.path.resolve() for each in found.files} for found in (train, val))
+    if one.is_relative_to(other) or other.is_relative_to(one) or set.intersection(*both):
         raise DataError(
             f"data.path {train.path} and data.val_path {val.path} share files: validation on what "
             "was trained on says nothing; move the validation text beside, not below"

@@ -29,6 +29,8 @@ _HEADERS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic: version, type 
 _EVALUATIONS = 20240522  # llm.c keeps multiple-choice questions in files with this magic
 _HEADER_BYTES = 256 * 4
 _NPY = b"\x93NUMPY"
+_PACKED = (b"PK\x03\x04", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd")  # zip, gzip, zstd: no tokens
+_HALVES = 4  # upper halves of uint32 are below it, with a vocabulary of up to 262,144
 
 _WHOLE = 2**28
 """Bytes up to which all files are read once before training, for fingerprint and vocabulary. Of
@@ -106,6 +108,9 @@ def _nanogpt(path: Path, config: Data) -> Array:
     wide = config.vocab_size is not None and config.vocab_size > 2**16
     dtype = np.dtype({"uint16": "<u2", "uint32": "<u4"}[config.dtype or ("uint16", "uint32")[wide]])
     magic, size = magic_of(path), path.stat().st_size
+    with path.open("rb") as file:
+        if file.read(4).startswith(_PACKED):
+            raise ValueError("is packed, by zip, gzip or zstd: unpack it")
     if magic in _HEADERS:
         raise ValueError(
             f"begins with magic {magic}: it is a shard of llm.c or modded-nanogpt; "
@@ -120,9 +125,10 @@ def _nanogpt(path: Path, config: Data) -> Array:
         )
     tokens = np.asarray(np.memmap(path, dtype, mode="r"))
     head = tokens[:4096]
-    if dtype.itemsize == 2 and len(head) > 64 and head[::2].any() and not head[1::2].any():
+    if dtype.itemsize == 2 and len(head) > 64 and head[1::2].max() < _HALVES <= head[::2].max():
         raise ValueError(
-            "has a zero after every token: it looks like uint32; --set data.dtype=uint32"
+            "has numbers below 4 after every other one: it looks like uint32; "
+            "--set data.dtype=uint32"
         )
     return tokens
 

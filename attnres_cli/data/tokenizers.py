@@ -24,6 +24,8 @@ _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|eos|>", "<eos>", "</s>")  # of a
 NOTHING = "none"
 _AT_ONCE = 1000  # documents that are decoded at a time: they may lie on a disk
 
+_VERSION = 2  # of how tokens are kept
+
 
 @dataclass(frozen=True)
 class Tokenizer:
@@ -129,7 +131,7 @@ def _key(
     end: tuple[int, str] | None,
 ) -> str:
     """32 hex digits over all that decides the tokens: the tokenizer, every document, the end."""
-    identity = tokenizer.identity + (f" {end}" if end else "")
+    identity = f"{_VERSION} {tokenizer.identity}" + (f" {end}" if end else "")
     digest = hashlib.sha256(identity.encode(errors="surrogatepass"))
     for document in (*train, None, *val):
         content = b"" if document is None else document.content

@@ -23,6 +23,10 @@ from attnres_cli.records.plan import n_tokens
 _LIKE = "quick"
 _VOCABULARIES = (None, 50_257, 2**16, 2**17, 2**18)  # None: as many as short files hold
 _MOST_BYTES = 2**26  # of a file that may be a tokenizer
+_NOT_READ, _TRAINS = (
+    "not read, beside train and val: ",
+    "called validation, and divided as all else: ",
+)
 
 
 def recipe_text(given: str, file: str, overrides: Sequence[str] = ()) -> str:
@@ -39,7 +43,7 @@ def recipe_text(given: str, file: str, overrides: Sequence[str] = ()) -> str:
         data = _changed(found, overrides)
         try:
             recipe, tokens = _fitted(data)
-        except DataError as error:
+        except (DataError, RecipeError) as error:  # or a key of --set is of another kind of data
             reasons.append(error)
         else:
             return _text(recipe, tokens, data, file)
@@ -57,9 +61,12 @@ def _changed(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def duplicates_noted(text: str) -> list[str]:
-    """Lines of a recipe's first comment about copies, and about training text that validates."""
+    """Lines of a recipe's first comment about copies, about training text that validates, and about
+    files that are not read as their names say.
+    """
     lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
-    return [line for line in lines if "exact copies" in line or STANDS_IN_TRAINING in line]
+    told = ("exact copies", STANDS_IN_TRAINING, _NOT_READ, _TRAINS)
+    return [line for line in lines if any(words in line for words in told)]
 
 
 def _candidates(path: Path) -> Iterator[dict[str, Any]]:
@@ -85,6 +92,22 @@ def _candidates(path: Path) -> Iterator[dict[str, Any]]:
     if len(train) == len(val) == 1 and tokenizer not in (*train, *val):
         yield _set(**text, path=str(train[0]), val_path=str(val[0]))
     yield _set(**text, path=str(path))
+
+
+def _beside(data: dict[str, Any], split: str) -> list[str]:
+    """What of a folder of text is not read, or not as its name says."""
+    path, val = Path(data["path"]), data.get("val_path")
+    folder = path.parent if val else path
+    if data["source"] != "text" or not folder.is_dir() or "their own split" in split:
+        return []
+    files = [each for each in sorted(folder.iterdir()) if each.name[0] != "."]
+    if val is None:
+        train, apart = tokenfiles.divided(files)
+        words = _TRAINS if train != files else ""
+    else:
+        apart = [each for each in files if str(each) not in (str(path), val)]
+        apart, words = [each for each in apart if not _vocabulary(each)], _NOT_READ
+    return [f"{words}{', '.join(each.name for each in apart)}"] if words and apart else []
 
 
 def _set(**keys: Any) -> dict[str, Any]:
@@ -130,9 +153,9 @@ def _text(recipe: Recipe, tokens: Tokens, data: dict[str, Any], file: str) -> st
     if recipe.data.source == "text" and "tokenizer" not in data:
         found["# tokenizer"] = "FILE.json  # or tiktoken:gpt2; without one a token is a byte"
     section = "\n".join(f"  {key}: {value}" for key, value in found.items())
-    epochs = n_tokens(recipe) / facts.train_tokens
+    epochs, beside = n_tokens(recipe) / facts.train_tokens, _beside(data, str(facts.split))
     looked_at = "\n#           ".join(
-        (facts.size, f"vocabulary {facts.vocab_size:,}", *str(facts.split).split("; "))
+        (facts.size, f"vocabulary {facts.vocab_size:,}", *str(facts.split).split("; "), *beside)
     )
     return f"""\
 # A recipe of your own, begun by attnres {__version__} from recipe {_LIKE}. Change what you like, or

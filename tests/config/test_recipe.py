@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from attnres_cli.config import as_typed, shipped
+from attnres_cli.config import as_typed, shipped, strict_yaml
 from attnres_cli.config import margin as margins
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.recipe import Recipe
@@ -511,6 +511,11 @@ def test_a_margin_is_in_nats_or_a_multiple_of_compute_which_takes_a_slope(write:
             margins.nats(margin, 0.4)
         with pytest.raises(RecipeError, match="margin"):
             recipes.load(write(f"margin: {margin}\n" + TEXT))
+
+
+def test_text_is_read_back_as_it_was_written():
+    for text in ("\U0001f4da: my books", "plain", "1e3", "a: b", "\U0001f4da", "a\tb: \x85"):
+        assert strict_yaml.load(as_typed.as_yaml(text), "") == text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import pytest
 from inputs import changed
 
 from attnres_cli.config.recipe import Recipe
-from attnres_cli.data import sources, text
+from attnres_cli.data import containers, sources, text
 from attnres_cli.data.documents import of_path
 from attnres_cli.data.tokens import Streams
 from attnres_cli.errors import DataError, installing
@@ -298,6 +298,36 @@ def test_other_containers_are_refused_by_name_whatever_they_are_called(
     assert "jq -c" in refusal(tmp_path / "one", tiny_recipe)
     (tmp_path / "one/a.json").write_bytes(b'{"text": "a"}')
     assert "jq -c" in refusal(tmp_path / "one", tiny_recipe)
+
+
+@pytest.mark.parametrize("content", [b'["a", "b"]', b"[1, -2.5e3]", b'{"a": 1}'])
+def test_json_that_is_too_long_to_be_parsed_is_refused_too(
+    tmp_path: Path, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch, content: bytes
+):
+    monkeypatch.setattr(containers, "_LONGEST_LINE", 8)
+    for begin in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "a.json").write_bytes(begin + content)
+        assert "JSON document" in refusal(tmp_path / "a.json", tiny_recipe)
+
+
+def test_renamed_links_to_the_same_files_are_read_anew(tmp_path: Path, tiny_recipe: Recipe):
+    (held := tmp_path / "held").mkdir()
+    (links := tmp_path / "links").mkdir()
+    for name in ("extra", "train", "valid"):
+        (held / name).write_bytes(json_lines([{"text": f"{name}, a text"}] * 200))
+        (links / f"{name}.jsonl").symlink_to(held / name)
+    before = sources.load(config(links, tiny_recipe)).fingerprint
+    (links / "extra.jsonl").rename(links / "a-train.jsonl")
+    assert sources.load(config(links, tiny_recipe)).fingerprint != before
+
+
+def test_a_linked_file_cannot_train_and_validate(tmp_path: Path, tiny_recipe: Recipe):
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "train/a.txt").write_text("a text " * 500)
+    (tmp_path / "val/b.txt").symlink_to(tmp_path / "train/a.txt")
+    places = {"val_path": str(tmp_path / "val")}
+    assert "share files" in refusal(tmp_path / "train", tiny_recipe, **places)
 
 
 BROKEN = {

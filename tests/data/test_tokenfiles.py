@@ -250,6 +250,8 @@ BAD: list[tuple[str, Make, str]] = [
     ("nanogpt", lambda path: written(path, b""), "is empty"),
     ("nanogpt", lambda path: written(path, b"\1" * 2001), "2001 bytes ... uint16"),
     ("nanogpt", lambda path: raw(path, dtype="<u4"), "--set data.dtype=uint32"),
+    ("nanogpt", lambda path: raw(path, COUNTING + 2**16, "<u4"), "--set data.dtype=uint32"),
+    ("nanogpt", lambda path: written(path, ZIP), "unpack it"),
     ("nanogpt", shard, "20240520 ... --set data.source=llmc"),
     ("llmc", lambda _: None, "--set data.path="),
     ("llmc", lambda path: path, "a.bin ... does not exist"),

@@ -81,6 +81,11 @@ def test_a_tokenizer_file_is_used_for_whole_documents_in_order(tmp_path: Path, w
     assert tokens.vocab_size == 301  # up to the largest token
 
 
+def test_documents_without_tokens_before_the_first_leave_the_others_as_they_are(words: str):
+    blank = documents("\n", " ", "", "the cat sat", "cat")
+    assert held(streams("text", blank, documents("\n", "sat"), words)) == ([1, 2, 3, 2], [3])
+
+
 def test_a_document_cut_within_a_character_loses_only_that_one(words: str):
     content = "\u00e9\u00e9 \u00e9\u00e9 caf\u00e9".encode()[:15]
     for cut in range(1, 12):

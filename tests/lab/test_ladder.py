@@ -84,6 +84,19 @@ def test_a_size_may_have_rates_by_design_and_a_typed_rate_is_for_all():
     arms = (("attnres:block_size=1", block), ("mhc", mhc))
     assert [each.arms for each in own] == [arms, ()]
     assert [each.arms for each in shared] == [(), ()]
+    assert [each.optim.lr for each in shared] == [2e-2, 2e-2]
+
+
+def test_what_is_typed_for_all_sizes_is_not_overruled_by_one():
+    sizes = "{model.n_layers: 1, train.tokens: 1k}, {model.n_layers: 2, train.tokens: 2k}"
+    name, told = write(f"ladder: [{sizes}]"), []
+    assert {
+        each.train.tokens for each in rungs(load(name, ["train.tokens=1280"], told.append))
+    } == {1280}
+    assert told == ["--set train.tokens is one value for every size of the ladder"]
+    name = write("ladder: [{arms.attnres.optim.lr: 1e-3}, {model.n_layers: 2}]")
+    own = rungs(load(name, ["arms.attnres.optim.lr=4e-3"]))
+    assert [dict(each.arms)["attnres"] for each in own] == [(("optim.lr", 4e-3),)] * 2
 
 
 def test_a_dry_run_plans_every_size(attnres):

@@ -113,6 +113,23 @@ def test_the_command_writes_a_recipe_once_and_says_what_to_type(folder: Path, at
     assert {path.name for path in folder.parent.iterdir()} == {folder.name, "my.yaml"}
 
 
+def test_files_that_are_not_read_as_their_names_say_are_told(folder: Path, attnres):
+    for name in ("part1", "part2", "val"):
+        (folder / f"{name}.txt").write_text(TEXT + name)
+    told = attnres.prints("init", folder.name, "--output", "one.yaml")
+    assert "note: called validation, and divided as all else: val.txt" in told
+    (folder / "part1.txt").rename(folder / "train.txt")
+    told = attnres.prints("init", folder.name, "--output", "two.yaml")
+    assert "note: not read, beside train and val: part2.txt" in told
+
+
+def test_a_key_of_rows_passes_over_token_files(folder: Path):
+    np.save(folder / "x.npy", TOKENS % 256)
+    rows = "".join(json.dumps({"story": TEXT[:900], "n": "a"}) + "\n" for _ in range(90))
+    (folder / "stories.jsonl").write_text(rows)
+    assert 'column: "story"' in recipe_text(str(folder), "x.yaml", ["data.column=story"])
+
+
 def test_a_mistake_is_one_line_and_writes_nothing(here, attnres):
     for typed, words in (
         (["none"], "none does not exist"),
