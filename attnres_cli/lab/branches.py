@@ -38,7 +38,7 @@ def branch(store: Store, plan: Plan, records: Sequence[RunRecord]) -> None:
         same = [run for run in ended if _but_recipe(run) == _but_recipe(record)]
         shorter = [run for run in same if _is_beginning(known[run.recipe_digest], spec.recipe)]
         for run in sorted(shorter, key=lambda run: -joint(known[run.recipe_digest])):
-            with suppress(UsageError):  # nothing is left of it, or other versions trained it
+            with suppress(UsageError, OSError):  # nothing is left, other versions, a full disk
                 taken = kept(store, run, spec, plan.settings)
                 begin(store, record, spec, plan.settings, run.id, *taken)
                 break
@@ -92,4 +92,5 @@ def begin(
     checkpoints_of(store, found, settings, made_with(spec, settings)).save(
         state["step"], state, tensors
     )
-    store.note(found.id, f"trained on from run {origin}, step {state['step']}")
+    if not found.note:
+        store.note(found.id, f"trained on from run {origin}, step {state['step']}")

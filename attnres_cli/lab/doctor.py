@@ -159,8 +159,8 @@ def _known(way: Way, device_name: str) -> str | None:
         return held
     except (OSError, ValueError):
         (found,) = examine([way])
-    if found.wrong is not None and (_FULL in found.wrong or found.wrong == _KILLED):
-        return found.wrong  # perhaps not the next time
+    if found.wrong is not None and found.loss is None:  # nothing was computed: perhaps next time
+        return found.wrong
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:

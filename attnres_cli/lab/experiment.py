@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import torch
 
 from attnres_cli.config.as_typed import bench_typed
 from attnres_cli.config.recipe import Recipe
@@ -238,6 +241,9 @@ class Experiment:
     ) -> None:
         """Train the requested runs until none is left; wait for those that other processes have."""
         jobs = grid.jobs(plan, self.place.study)
+        if torch.cuda.is_initialized():  # what timing took: workers need that memory
+            gc.collect()
+            torch.cuda.empty_cache()
         with self.place.log.of(self.store, display) as on_event:
             if self._is_here(plan):
                 work_here(self.store, jobs[0], requested, on_event)

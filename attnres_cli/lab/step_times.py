@@ -63,8 +63,6 @@ def timed(
             theirs = None
             found[key] = _alone(arm, plan, tokens)
     share = (time.thread_time() - worked) / (time.perf_counter() - began)
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()  # the workers need that memory
     known = [
         _known(arm, plan, found.get((arm.variant, plan.recipe_of(arm).model)), theirs is not None)
         for arm in plan.arms

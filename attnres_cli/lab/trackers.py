@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -126,7 +126,9 @@ def _in_folder(tool: str, library: Any, folder: Path) -> Tool:
 
 
 def names(records: Iterable[RunRecord]) -> list[str]:
-    """A folder per run: recipe, variant, seed; with digest and fingerprint where names clash."""
+    """A folder per run: recipe, variant, seed; with digest and fingerprint where names clash, and
+    with the run's number where codes do.
+    """
     records, groups = list(records), defaultdict(set)
     for run in records:
         groups[run.recipe].add((run.recipe_digest, run.fingerprint))
@@ -136,7 +138,11 @@ def names(records: Iterable[RunRecord]) -> list[str]:
         if len(groups[run.recipe]) > 1:
             recipe += f"-{run.recipe_digest}-{run.fingerprint[:8]}"
         found.append(f"{recipe}/{slug(run.variant)}/seed-{run.seed}")
-    return found
+    times = Counter(found)
+    return [
+        f"{name}-run-{run.id}" if times[name] > 1 else name
+        for name, run in zip(found, records, strict=True)
+    ]
 
 
 def hyperparameters(run: RunRecord, recipe: Recipe) -> dict[str, str | float | bool]:

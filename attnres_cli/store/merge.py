@@ -81,9 +81,12 @@ def _fate(row: Row, held: Row | None, part: Holding, here: Holding) -> Fate | No
         )
     if not _has_ended(held):
         return Fate.REPLACED
-    same = (here.curve(held["id"]), _loss(held)) == (part.curve(row["id"]), _loss(row))
-    weights = {held["weights_sha256"], row["weights_sha256"]} - {None}
-    if same and len(weights) < 2:
+    weights = {held["weights_sha256"], row["weights_sha256"]}
+    if None in weights:  # of a run that went on from a shorter one, curves have points elsewhere
+        is_same = here.curve(held["id"]) == part.curve(row["id"])
+    else:
+        is_same = len(weights) == 1
+    if is_same and _loss(held) == _loss(row):
         return Fate.EQUAL
     return Fate.OTHER_MEANS if _means(row) != _means(held) else None
 

@@ -23,14 +23,30 @@ def this_process() -> str:
 
 
 def is_alive(owner: str) -> bool | None:
-    """Whether that process still runs. None: it is of another host, and nobody here can know."""
+    """Whether that process still runs. None: nobody here can know, as it is of another host, or of
+    another user and hidden.
+    """
     parts = owner.split("|")
     if len(parts) != 4:
         return False  # nobody of ours wrote this
     host, boot, pid, start = parts
     if (host, boot) != (_host(), _boot_id()):
         return None
-    return pid.isdecimal() and start != "" and start == _start_of(int(pid))
+    found = _start_of(int(pid)) if pid.isdecimal() else ""
+    if not found and pid.isdecimal() and _is_hidden(int(pid)):
+        return None
+    return start != "" and start == found
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether it is a process of another user, which /proc may not show (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not Path(f"/proc/{pid}").exists()
+    except OSError:
+        return False
+    return False
 
 
 class Watch:

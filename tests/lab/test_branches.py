@@ -56,6 +56,9 @@ def test_budgets_train_each_step_once_and_end_bit_for_bit_as_runs_of_their_own(a
         assert "trained on from run" in run.note
         assert "step 60" in run.note  # of 160, where the budget of half of them began to decay
 
+    told = attnres.prints("runs", "merge", "branched.db", "whole.db", "--into", "both.db")
+    assert told.split()[-3:] == ["whole.db", "4", "equal"]
+
 
 def test_a_dry_run_foresees_where_budgets_go_on(attnres: Attnres):
     plans = attnres.json(*TRAIN, "budgets.yaml", "--dry-run")

@@ -107,9 +107,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, found: dict[tuple[str, bool], s
 
     def examine(asked):
         tried.extend(asked)
-        return [
-            Tried(way, found[way.engine, way.compiled, *["graphs"] * way.graphs]) for way in asked
-        ]
+        wrong = [found[way.engine, way.compiled, *["graphs"] * way.graphs] for way in asked]
+        return [Tried(way, told, 0.1) for way, told in zip(asked, wrong, strict=True)]
 
     monkeypatch.setattr(doctor, "examine", examine)
     return tried
@@ -198,6 +197,18 @@ def test_a_full_gpu_says_nothing_of_an_engine_and_is_not_remembered(broken, caps
     with pytest.raises(DeviceError):
         sound(settings, "cpu")
     assert capsys.readouterr().err == ""
+
+
+def test_what_could_not_be_computed_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    tried: list[Way] = []
+
+    def examine(asked: list[Way]) -> list[Tried]:
+        tried.extend(asked)
+        wrong = "attnres cannot be run: Failed to find C compiler" if len(tried) == 1 else None
+        return [Tried(way, wrong, None if wrong else 0.1) for way in asked]
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    assert [sound(ON_GPU, "cuda:0").compiled for _ in range(2)] == [False, True]
 
 
 def test_a_gpu_is_tried_with_kernels_and_without_and_a_cpu_with_a_compiler_and_without(

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,6 +136,12 @@ def test_different_recipes_with_the_same_name_get_different_folders(store: Store
     assert found[0] == f"smoke-{load('smoke').digest}-01234567/standard/seed-0"
     assert found[-1] == f"smoke-{other.digest}-01234567/standard/seed-0"
     assert len(set(found)) == 5
+
+
+def test_runs_of_another_code_get_different_folders(store: Store):
+    runs = store.runs()[:2]
+    again = [replace(run, id=run.id + 100, code="another") for run in runs]
+    assert len(set(names([*runs, *again]))) == 4
 
 
 def test_a_folder_that_is_not_empty_is_refused_and_left_alone(refusal):

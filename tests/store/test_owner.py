@@ -63,6 +63,14 @@ def test_a_later_process_with_the_same_id_is_not_the_owner():
     assert owner.is_alive(with_part(3, "1")) is False
 
 
+def test_nothing_is_known_of_a_process_that_another_user_hides(monkeypatch: pytest.MonkeyPatch):
+    def refused(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(owner.os, "kill", refused)
+    assert owner.is_alive(with_part(2, "999999999")) is None
+
+
 def test_nothing_is_known_of_a_process_of_another_host_boot_or_container():
     host, _, namespace = owner.this_process().split("|")[0].rpartition("/")
     assert namespace.isdecimal()

@@ -50,4 +50,5 @@ class Heartbeat:
                 continue
             if not is_ours:
                 self._keeper.stop.wanted = True
+            if not is_ours or (self._is_over and not self._is_further):
                 return

@@ -192,6 +192,8 @@ class _Pool:
             self._tell_of_death(worker.run_id, how)
             times = f"{MAX_ATTEMPTS} times without a new checkpoint in between"
             self._store.release(list(self.seen), cause=f"its worker process {how}; {times}")
+            if self._store.statuses([worker.run_id]).get(worker.run_id) is Status.FAILED:
+                self._on_event(Event(worker.number, worker.run_id, done=True))
             if -code in _CRASHES:
                 self._count_crash(worker.run_id, -code)
 
@@ -312,4 +314,5 @@ def sweep(store: Store) -> None:
     left = {folder.name for folder in store.folder.iterdir()} if store.folder.is_dir() else set()
     for record in store.runs(curves=False) if left else ():
         if record.result is not None and store.folder_of(record).name in left:
-            clear(store.folder_of(record), store.weights_of(record).name)
+            with suppress(OSError):  # of another user
+                clear(store.folder_of(record), store.weights_of(record).name)

@@ -53,6 +53,9 @@ class _Elsewhere(Checkpoints):
     def save(self, *_: object) -> None:
         """Rank 0 does."""
 
+    def load(self) -> None:
+        """Rank 0 does: what lies here is somebody's own."""
+
 
 class _LostError(Exception):
     """Ranks are no longer at one point; caused by an error of the run, if it is that."""
@@ -106,7 +109,10 @@ def together(
     plugins = os.environ.get(PLUGINS, "")
     order = _Order(_leader.n_told, spec, settings, torch.__version__, plugins)
     try:
-        ranks.tell(order)
+        try:
+            ranks.tell(order)
+        except RuntimeError as error:  # one was lost between two runs
+            raise _LostError(f"a rank was lost ({error})") from None
         result = _train(ranks, order, lambda: tokens, on_step, keeper)
     except _LostError as lost:
         for number in ENDING:  # torchrun ends all now: what is to be written down comes first

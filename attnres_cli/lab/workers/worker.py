@@ -46,7 +46,8 @@ CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 
 _EVERY_S = 30.0
 _TICK_S = 0.5  # between looks at runs that others have
-_ANYWHERE = ("host", "platform")  # versions that decide no number
+_ANYWHERE = ("host", "platform", "git_revision", "git_dirty")
+"""Versions that decide no number: what is trained by has digests of its own."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,8 @@ def _do(
         say(f"{name} was taken over by another process, which records it")
         return
     if ended.result is not None:
-        clear(checkpoints.folder, store.weights_of(ended).name)
+        with suppress(OSError):  # of another user, who began it
+            clear(checkpoints.folder, store.weights_of(ended).name)
     tell(last)
 
 

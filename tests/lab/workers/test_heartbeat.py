@@ -61,6 +61,18 @@ def test_a_checkpoint_is_recorded_even_if_the_run_ends_at_once(store: Store, kee
     assert (store.standings()[1].attempts, store.standings()[1].step) == (1, 9)
 
 
+def test_a_run_that_is_recorded_and_then_over_waits_for_no_beat(
+    store: Store, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(heartbeat, "BEAT_S", 60)
+    began = time.monotonic()
+    with Heartbeat(store, 1, keeper) as beating:
+        keeper.step = 9
+        beating.further(9)
+    assert time.monotonic() - began < 30
+    assert store.standings()[1].step == 9
+
+
 def test_training_stops_when_another_process_has_the_run(store: Store, keeper: Keeper, sql):
     with Heartbeat(store, 1, keeper):
         sql("UPDATE attnres_runs SET owner = 'other|boot|7|9'")

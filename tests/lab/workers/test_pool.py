@@ -294,8 +294,16 @@ def test_workers_that_never_last_end_the_command_in_one_line(grid: Grid):
 
 
 def test_a_run_that_two_workers_die_of_fails_with_the_reason(long: Grid):
-    long.on_event = lambda _event: os.kill(long.pid(), signal.SIGKILL)
+    told = []
+
+    def kill(event: Event) -> None:
+        told.append(event)
+        if not event.done:
+            os.kill(long.pid(), signal.SIGKILL)
+
+    long.on_event = kill
     long.run()
+    assert [event.done for event in told] == [False, False, True]
     (record,) = long.store.runs(ids=long.ids)
     assert record.status is Status.FAILED
     assert re.search("SIGKILL.* 2 times without a new checkpoint in between$", str(record.error))

@@ -107,6 +107,7 @@ def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path):
         port = free.getsockname()[1]
     pool.prepare()  # copies of it save imports: other tests start torchrun
     command = (port, tmp_path, "-v", "ablate", *typed)
+    (theirs := tmp_path / "2026.json").write_text("{}")  # no checkpoint
     both = [get_context("forkserver").Process(target=as_rank, args=(n, *command)) for n in (0, 1)]
     for process in both:
         process.start()
@@ -120,6 +121,7 @@ def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path):
     assert "1 worker, cpu fp32 eager, 1 thread, ddp on 2 ranks" in said
     assert said.count("val loss") == said.count("seed 0: val loss") + 1  # the last in the table
     assert (tmp_path / "said.1").read_text() == ""
+    assert theirs.read_text() == "{}"
 
 
 @pytest.fixture
