@@ -203,11 +203,11 @@ def ablate(asked: Comparing) -> None:
         ended, failed = parts.trained(todo)
         _tell(asked, [one for part in ended for one in part], wholes[0])
         if asked.plan is None:
-            of_parts = iter(ended)
+            of_recipe = {id(part.recipe): found for part, found in zip(todo, ended, strict=True)}
             for whole, rungs in zip(wholes, sizes, strict=True):
-                found = [one for _ in rungs for one in next(of_parts)]
-                _settings(asked, found, whole, rungs)
-                _over_sizes(asked, found, rungs)
+                of_sizes = [of_recipe[id(size)] for size in rungs]
+                _settings(asked, of_sizes, whole)
+                _over_sizes(asked, of_sizes, rungs)
         if failed:
             say(f"failed runs: {failed}; the same command with --retry-failed trains them again")
             raise typer.Exit(SOME_FAILED)
@@ -238,22 +238,25 @@ def _baseline(of: Comparison) -> list[str]:
     return [] if of.baseline == "standard" else ["--baseline", of.baseline]
 
 
-def _settings(
-    asked: Comparing, found: Sequence[Comparison], whole: Recipe, sizes: Sequence[Recipe]
-) -> None:
+def _settings(asked: Comparing, of_sizes: Sequence[Sequence[Comparison]], whole: Recipe) -> None:
     """Write the recipe with the settings that were found by design, if they were sought."""
-    tuned = [one for one in found if one.terms.is_tuned]
+    if not asked.tune_lr:
+        return
+    found = [next((each for each in one if each.terms.is_tuned), None) for one in of_sizes]
+    tuned = [one for one in found if one is not None]
     if not tuned or any(one.base is None for one in tuned):
         return
     from attnres_cli.lab import by_design
 
     match = [] if asked.match == "tokens" else ["--match", asked.match]
-    path = by_design.write(whole, sizes, tuned, asked.study)
+    path = by_design.write(whole, found, asked.study)
     words = ["attnres", "ablate", "--recipe", str(path), *address.typed(asked.study), *match]
     note(f"settings by design written to {path}: {shlex.join([*words, *_baseline(tuned[0])])}")
 
 
-def _over_sizes(asked: Comparing, found: Sequence[Comparison], sizes: Sequence[Recipe]) -> None:
+def _over_sizes(
+    asked: Comparing, of_sizes: Sequence[Sequence[Comparison]], sizes: Sequence[Recipe]
+) -> None:
     """Say what becomes of every arm from size to size, on the terms of the last comparison."""
     if len(sizes) == 1:
         return
@@ -261,8 +264,13 @@ def _over_sizes(asked: Comparing, found: Sequence[Comparison], sizes: Sequence[R
     from attnres_cli.report.answer import courses
     from attnres_cli.verdict.ladder import Rung, ladder
 
-    of = {one.recipe_digest: one for one in found if one.terms == found[-1].terms}
-    rungs = [Rung(size, of[size.digest]) for size in sizes if size.digest in of]
+    terms = of_sizes[-1][-1].terms
+    rungs = [
+        Rung(size, one)
+        for size, found in zip(sizes, of_sizes, strict=True)
+        for one in found
+        if one.terms == terms
+    ]
     if asked.form is options.Format.TABLE and rungs:
         with suppress(StudyError):  # of one size alone there are runs
             for line in courses(ladder(rungs)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -182,13 +183,20 @@ def _carried(plans: Sequence[tuple[Plan, str]], request: Request) -> list[Step]:
 
 
 def trained(parts: Sequence[Part]) -> tuple[list[list[Comparison]], int]:
-    """Train what is missing of all parts: the comparisons of each, by the name of its recipe, as
-    recipes on two texts may be one for a study; and how many runs failed. Raises DataError before
-    anything is trained where one of several texts is not there, or too short.
+    """Train what is missing of all parts: the comparisons of each, and how many runs failed. Two
+    texts of one recipe, which has one name in a study, have here the names that were typed. Raises
+    DataError before anything is trained where one of several texts is not there, or too short.
     """
     texts = {(part.recipe.data, part.recipe.train.eval_tokens): part.recipe for part in parts}
     for recipe in list(texts.values())[1:]:
         sources.load(recipe)
-    ended = [(part.recipe.name, *part.ablation().compared()) for part in parts]
-    found = [[replace(one, recipe=name) for one in compared] for name, compared, _ in ended]
-    return found, sum(n_failed for *_, n_failed in ended)
+    named = {(part.recipe.digest, part.recipe.name) for part in parts}
+    n_names = Counter(digest for digest, _ in named)
+    ended = [part.ablation().compared() for part in parts]
+    found = [
+        [replace(one, recipe=part.recipe.name) for one in compared]
+        if n_names[part.recipe.digest] > 1
+        else compared
+        for part, (compared, _) in zip(parts, ended, strict=True)
+    ]
+    return found, sum(n_failed for _, n_failed in ended)

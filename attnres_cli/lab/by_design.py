@@ -45,13 +45,14 @@ def by_design(plan: Plan) -> Plan:
     return replace(plan, arms=tuple(arms), terms=BY_DESIGN)
 
 
-def write(recipe: Recipe, sizes: Sequence[Recipe], found: Sequence[Comparison], study: str) -> Path:
-    """Write the recipe with the settings of these tuned comparisons of its sizes; return where:
+def write(recipe: Recipe, found: Sequence[Comparison | None], study: str) -> Path:
+    """Write the recipe with the settings of these tuned comparisons, one of each of its sizes that
+    was tuned; return where:
     NAME-tuned.yaml beside a study in a file, else here; NAME-tuned-2.yaml and so on where a file
     has other content. Raises UsageError where nothing can be written.
     """
     folder = Path() if address.is_url(study) else address.file_of(study).parent
-    stem, text = slug(recipe.name).removesuffix("-tuned"), text_of(recipe, sizes, found)
+    stem, text = slug(recipe.name).removesuffix("-tuned"), text_of(recipe, found)
     for number in count(1):
         path = folder / f"{stem}-tuned{f'-{number}' if number > 1 else ''}.yaml"
         try:
@@ -68,14 +69,14 @@ def write(recipe: Recipe, sizes: Sequence[Recipe], found: Sequence[Comparison], 
     raise AssertionError
 
 
-def text_of(recipe: Recipe, sizes: Sequence[Recipe], found: Sequence[Comparison]) -> str:
+def text_of(recipe: Recipe, of_sizes: Sequence[Comparison | None]) -> str:
     """The whole recipe as YAML, with the settings of these tuned comparisons, and how they were
     found. Those of a ladder's sizes stand with each size.
     """
-    by_size = {each.recipe_digest: _ordered(each) for each in found}
-    arms_of = [_arms(by_size[size.digest]) if size.digest in by_size else {} for size in sizes]
+    arms_of = [_arms(each) if each else {} for each in of_sizes]
+    found = [_ordered(each) for each in of_sizes if each]
     told = ["Settings by design, found by `attnres ablate --tune-lr`."]
-    for each in by_size.values():
+    for each in found:
         what = f"{labels.tokens(each)}, {labels.name(each.terms)}"
         told += [f"recipe {each.recipe} ({each.recipe_digest}), {what}", *labels.lines(each)]
     lines = [f"# {part}" for line in told for part in wrap(line, 97, subsequent_indent="  ")]

@@ -50,7 +50,7 @@ def carried(
             arms.append(_at(arm, plan, how, base))
         else:
             without.append(arm.variant)
-    terms = replace(plan.terms, is_tuned=True)
+    terms = replace(plan.terms, is_tuned=True, by_design=False)  # as it is read back
     return replace(plan, arms=tuple(arms), terms=terms, done=frozenset()), without
 
 

@@ -150,7 +150,9 @@ class Ablation:
 
         def judged() -> Comparison | None:
             found = self._judged(store, [plan.terms])
-            return next((one for one in found if one.base is not None), None)
+            every = [each for one in found for each in (*one.beside, one)]
+            mine = [one for one in every if one.terms == plan.terms and one.base is not None]
+            return next(iter(mine), None)
 
         return Growing(experiment, plan, self.baseline, most, until.seeds, judged)
 
@@ -203,14 +205,16 @@ class Ablation:
         return tuned
 
     def _judged(self, store: Store, asked: Sequence[Terms]) -> list[Comparison]:
-        """What `attnres report` says on these terms, of all arms that the study holds by the code
-        of now: a verdict is the same whichever command gives it.
+        """What `attnres report` says on these terms, or on those that leave them no words of their
+        own, of all arms that the study holds by the code of now: a verdict is the same whichever
+        command gives it.
         """
         held = Held(store, self.request.place.study, store.runs(curves=False), self.request.margin)
         recipe = f"{self.shared.recipe.digest}@{self.tokens.fingerprint}"
         codes = {arm.code.digest for arm in self.shared.arms}
         found = held.comparisons(held.choose(recipe, self.baseline, codes))
-        return held.kept([one for one in found if one.terms in asked])
+        mine = [one for one in found if {one.terms, *(e.terms for e in one.beside)} & {*asked}]
+        return held.kept(mine or found)
 
 
 def _of_other_code(plan: Plan, records: Sequence[RunRecord]) -> str:

@@ -85,7 +85,7 @@ STAGES: Mapping[str, Callable[[Plan, Losses], Plan]] = {
 def tuned(plan: Plan, losses: Losses) -> Plan:
     """The plan with each arm at its own settings, without arms of which none is known."""
     arms = [arm for each in plan.arms if (arm := _tuned(each, plan, losses)) is not None]
-    terms = replace(plan.terms, is_tuned=True)
+    terms = replace(plan.terms, is_tuned=True, by_design=False)  # as it is read back
     return replace(plan, arms=tuple(arms), terms=terms, done=frozenset())
 
 

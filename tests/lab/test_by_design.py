@@ -266,6 +266,13 @@ def test_tuned_rates_are_written_as_a_recipe(folder: Path, plain, attnres):
     assert (folder / "mine-tuned.yaml").read_text() == "of somebody"
     assert (folder / "mine-tuned-2.yaml").read_text() == text
 
+    plainly, err = ablation(attnres, "standard", "attnres", recipe="plain.yaml")
+    assert losses(plainly) == losses(found)  # the table that has the words
+    assert "written to" not in err
+    _, err = ablation(attnres, *asked, "--set", "train.compile=off")  # which changes no loss
+    assert "written to mine-tuned-3.yaml" in err
+    assert dict(load("mine-tuned-3.yaml").arms) == own_
+
 
 def test_no_settings_are_written_of_an_arm_that_diverges_at_every_rate(folder, plain, attnres):
     tune(plain, attnres=math.nan)
@@ -288,7 +295,8 @@ def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Pat
         out = attnres.json("ablate", "--seeds", "2", "--in-process", "--recipe", *words)
         return [out, *out["more"]]
 
-    found = trained("grown.yaml", "standard", "attnres", "--tune-lr")
+    shared = ("--set", "optim.design_lr_scale=3")
+    found = trained("grown.yaml", "standard", "attnres", "--tune-lr", *shared)
     tuned = [one for one in found if one["terms"]["is_tuned"]]
     before = len(Store.open("attnres.db", create=False).runs())
     used = trained("grown-tuned.yaml")
@@ -302,3 +310,5 @@ def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Pat
     assert (given["lr"], given["is_own"]) == (4e-3, True)
     assert wide["standard"] == {"lr": 6e-3, "is_own": True}
     assert attnres.json("report") == matched
+    (equal,) = trained("plain.yaml", "standard", "attnres", "--match", "params")
+    assert [losses(one) for one in trained("plain.yaml", "standard")] == [losses(equal)]
