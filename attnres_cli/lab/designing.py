@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -17,8 +16,8 @@ from attnres_cli.lab import comparing, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.search import studies
 from attnres_cli.lab.search.design_family import DesignFamily, DesignPoints, DesignRunner
-from attnres_cli.lab.search.design_proposals import TOP
-from attnres_cli.lab.search.designs import Choices, parse
+from attnres_cli.lab.search.design_proposals import TOP, Seen, proposed
+from attnres_cli.lab.search.designs import parse
 from attnres_cli.lab.search.looks import BASELINE, MULTIPLES, SHARE, Looks, shorter
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records.comparison_terms import Match
@@ -34,7 +33,7 @@ from attnres_cli.verdict.slope import stated
 
 FAMILY = "designs"
 _REFERENCE = "attnres"  # what the best designs are compared with, beside the baseline
-_TIMED, _DRAWS = 4, 100  # designs, drawn at random, whose steps stand for those of all
+_TIMED = 4  # designs, drawn at random, whose steps stand for those of all
 _TUNED_RUNS = 32  # of each arm that is compared
 
 
@@ -58,7 +57,8 @@ class Request:
     @property
     def n_looks(self) -> tuple[int, int]:
         """How many there are, of a quarter of the tokens and of all."""
-        return self.search.n_trials, max(1, self.search.n_trials // SHARE)
+        n = min(self.search.n_trials, max(1, round(self.designs.size * self.designs.legal)))
+        return n, max(1, n // SHARE)
 
 
 def make(
@@ -107,7 +107,7 @@ def make(
         fingerprint=tokens.fingerprint,
         budget=budget,
         tolerance=match.TOLERANCE.get(budget, 0.0),
-        space=text or "all",
+        space=space.text or "all",
         objectives=(objective,),
         learning_rate="that of its stream, and of each part the multiple that suits it alone",
         first_seed=FIRST_LOOK_SEED,
@@ -118,25 +118,24 @@ def make(
         designs=about,
     )
     search = replace(search, name=studies.name_of(search, [FAMILY]))
-    looks.plan = memory.fitted(replace(plan, arms=(*base, *_drawn(looks))), tokens, place.workers)
+    fitted = memory.fitted(replace(plan, arms=(*base, *_drawn(looks))), tokens, place.workers)
+    if objective == "time" and place.workers is None and fitted.settings.device != "cpu":
+        fitted = replace(fitted, devices=plan.devices, workers_by=plan.workers_by)  # one on a GPU
+    looks.plan = fitted
     return Request(search, looks, place, n_confirmed)
 
 
 def _drawn(looks: Looks) -> list[Arm]:
     """A few designs of the space. Raises UsageError where none is legal."""
-    source, found = random.Random(0), dict[str, Arm]()  # noqa: S311
-
-    def draw() -> Choices:
-        return looks.space.draw(lambda _, values: source.choice(values))
-
-    for _ in range(_DRAWS):
-        if (name := looks.name_of(draw())) is not None:
-            found.setdefault(name, looks.arm(name, TOP))
-        if len(found) == _TIMED:
+    seen, found = list[Seen](), list[Arm]()
+    while len(found) < _TIMED:
+        if (one := proposed(looks.space, looks.name_of, seen, len(seen), None)) is None:
             break
+        seen.append(Seen(one[0], 0, None))
+        found.append(looks.arm(one[1], TOP))
     if not found:
         raise UsageError("--designs: no design of this space fits the recipe: widen the space")
-    return list(found.values())
+    return found
 
 
 def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
@@ -145,6 +144,8 @@ def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
     """
     study, search, looks = request.place.study, request.search, request.looks
     store = Store.open(study, create=True)
+    for line in studies.of_other_code(search, [FAMILY], study):
+        watcher.note(line)
     experiment = Experiment(request.place, store, looks.tokens, watcher)
     with optuna_storage(study) as storage, turns(study) as alone:
         baseline, recipe = _prepared(request, experiment), looks.compared()
@@ -218,7 +219,7 @@ def _family(request: Request, storage: RDBStorage, alone: Turn) -> DesignFamily:
     held = asking(study, begin, retry_s())
     seed = int(search.name, 16)
     opened = FAMILY, DesignPoints(request.looks), held, storage, alone, 0, study
-    family = DesignFamily(*opened, request.looks, seed, search.n_trials)
+    family = DesignFamily(*opened, request.looks, seed, request.n_looks[0])
     family.keep_asked(search, "tpe")
     return family
 

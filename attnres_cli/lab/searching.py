@@ -76,10 +76,8 @@ def run(request: Request, plan: Plan, place: Place, watcher: Watcher) -> int:
     """Do what the study lacks of a planned search, and return how many of its runs failed."""
     study, search = place.study, request.search
     store = Store.open(study, create=True)
-    for other in studies.of_other_code(search, list(request.points), study):
-        watcher.note(
-            f"search {other}, the same by other code, stays: `attnres report --recipe {other}`"
-        )
+    for line in studies.of_other_code(search, list(request.points), study):
+        watcher.note(line)
     experiment = Experiment(place, store, request.tokens, watcher)
     with optuna_storage(study) as storage, turns(study) as alone:
         families = [_family(request, spec, storage, study, alone) for spec in request.points]

@@ -128,15 +128,22 @@ def answer(
     about = _about(search)
     text = f"{plural(len(designs), 'design')} of {about.size:,} combinations tried"
     whole = [each for each in designs if each.whole is not None and math.isfinite(each.loss)]
-    if not whole or baseline is None:
+    if not whole:
         return f"{text}; none has a first look with all tokens yet."
+    if baseline is None or not math.isfinite(baseline):
+        return (
+            f"{text}; the first look at standard has not ended well, which they are held against."
+        )
     best = whole[0].variant
     text += f"; the best first look promised {whole[0].loss - baseline:+.4f} nats (one seed)"
     arm = compared.arm(best) if compared is not None else None
     if arm is not None and arm.verdict == "baseline":
         return f"{text}: it is {best} itself."
     if arm is None or arm.difference is None:
-        return f"{text}: {best}, not compared on fresh seeds yet."
+        how = (
+            "not compared on fresh seeds yet" if compared is None else "compared without a verdict"
+        )
+        return f"{text}: {best}, {how}."
     left = interval(arm.difference.mean, arm.interval, "+.4f")
     return f"{text}; tuned and on fresh seeds {best} ends {left}."
 

@@ -111,8 +111,9 @@ def _pair_text(finding: Finding, pair: Pair) -> str:
     if pair.test is None or pair.p is None:
         return f"Whether {which} differ is not known: {pair.reason}."
     if pair.differ:
-        names = [name for one in pair.both for s in one.shapes for name in s.trial.options]
-        options = listed(list(dict.fromkeys(names))) if names else ""
+        held = {name for one in pair.both for s in one.shapes for name in s.trial.options}
+        names = sorted(held - {"params", "mlp_ratio"})  # which are of the shape
+        options = listed(names) if names else ""
         return (
             f"{capital(which)} differ (p = {pair.p:.2g}): none of the {len(pair.cells)} confirmed "
             f"shapes (of {pair.n_tried} tried)"
@@ -143,9 +144,10 @@ def blocks(finding: Finding) -> list[str]:
 def _of_blocks(best: Mapping[Value, Shape]) -> str:
     """`4 and 8 cannot be told apart; 1 is worse by 0.0300 [0.0100, 0.0500]`."""
     first = next(iter(best.values()))  # the lowest of all
-    alike = [str(value) for value, shape in sorted(best.items()) if shape.may_be_best]
+    ordered = sorted(best.items(), key=lambda each: (isinstance(each[0], str), each[0]))
+    alike = [str(value) for value, shape in ordered if shape.may_be_best]
     parts = [f"{listed(alike)} cannot be told apart" if len(alike) > 1 else f"{alike[0]} is best"]
-    for value, shape in sorted(best.items()):
+    for value, shape in ordered:
         if not shape.may_be_best:
             by = paired(*([each.fresh[n] for n in sorted(first.fresh)] for each in (shape, first)))
             parts.append(f"{value} is worse by {interval(by.mean, by.ci95, '.4f')}")

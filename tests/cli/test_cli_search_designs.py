@@ -17,7 +17,7 @@ def test_a_dry_run_says_how_large_the_space_is_and_trains_nothing(attnres: Attnr
     assert (
         "3 combinations, 100% legal; each design has the parameters and tokens of standard" in out
     )
-    assert "8 designs at 512 tokens, about 2 of them at 1,536; sampler tpe" in out
+    assert "3 designs at 512 tokens, about 1 of them at 1,536; sampler tpe" in out
     assert "rates tuned first, 4 runs each: attnres" in out
     assert "the 2 best are tuned (about 32 runs each) and compared on 7 fresh seeds" in out
     assert "predicted time of the looks: " in out
@@ -79,7 +79,7 @@ def test_the_best_design_is_tuned_and_compared_on_fresh_seeds(attnres: Attnres):
     assert {"standard", "attnres"} <= set(arms)
     looked = {trial["variant"] for trial in found["trials"]}
     assert set(arms) <= looked | {"standard", "attnres"}
-    assert {run["seed"] for run in tuned["runs"]} == {1, 2, 3, 4, 5}
+    assert {seed for arm in tuned["arms"] for seed in arm["seeds"]} == {1, 2, 3, 4, 5}
     listed = json.loads(
         attnres.prints("report", "--recipe", found["search"]["name"], "--format", "json")
     )

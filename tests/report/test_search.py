@@ -386,6 +386,9 @@ def test_a_searched_block_count_gets_a_line_of_its_own():
     gap = np.mean([worse.fresh[seed] - best.fresh[seed] for seed in (1, 2, 3)])
     (line,) = [line for line in blocks(found) if line.startswith("attnres")]
     assert line.startswith(f"attnres, block count: 4 is best; 2 is worse by {gap:.4f} [")
+    by_size = find(edited(search, *others, dimensions={"n_blocks": "none"}), runs)
+    (line,) = [line for line in blocks(by_size) if line.startswith("attnres")]
+    assert f"4 is best; none is worse by {gap:.4f} [" in line
     alike = edited(search, *range(15), dimensions={"n_blocks": 4})
     assert blocks(find(alike, runs)) == []
 

@@ -99,7 +99,8 @@ class DesignFamily(Family):
     def n_left(self, n_trials: int) -> int:
         """Looks that are left, if none fails: the promotions to come are foreseen."""
         tops = [p for _, p in self.tried() if isinstance(p, Look) and p.rung >= TOP]
-        to_come = max(1, n_trials // SHARE) - len(tops) - len(self._promotable())
+        n_designs = min(n_trials, self.n_designs)
+        to_come = max(1, n_designs // SHARE) - len(tops) - len(self._promotable())
         return super().n_left(n_trials) + max(0, to_come)
 
     def _ask(self) -> bool:

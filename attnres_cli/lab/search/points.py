@@ -60,9 +60,12 @@ class Point:
         """The recipe with these sizes."""
         trunk, base = self.trunk, self.base
         sizes = {"n_layers": trunk.n_layers, "d_model": trunk.d_model, "n_heads": trunk.n_heads}
-        model = base.model.model_copy(update={**sizes, "d_head": None, "d_ff": self.d_ff})
+        free: dict[str, None] = {"d_head": None}
+        if base.model.n_kv_heads == base.model.n_heads:
+            free["n_kv_heads"] = None  # as many as heads, of which there are others here
+        model = base.model.model_copy(update={**sizes, **free, "d_ff": self.d_ff})
         optim = base.optim.model_copy(update=_rates(base, trunk.d_model) | {"lr": self.rate})
-        parts = {"name": searched_name(base.name), "model": model, "optim": optim}
+        parts = {"name": searched_name(base.name), "model": model, "optim": optim, "slope": None}
         if self.steps != base.steps:
             parts["train"] = base.train.model_copy(update={"tokens": self.tokens})
         return base.model_copy(update=parts)
@@ -117,6 +120,8 @@ def lr_rule(space: Space, recipe: Recipe) -> str:
     lr, width = f"{recipe.optim.lr:g}", recipe.model.d_model
     if "lr" in space.trunk:
         lr = f"searched, lr={space.trunk['lr'].text}"
+        if undefined(recipe.model.shape(vocab_size=1)):
+            return f"{lr}, the same at every width"
     elif undefined(recipe.model.shape(vocab_size=1)):
         return f"{lr} x {width} / d_model; not tuned for each shape"
     if (base := recipe.optim.base) is not None:

@@ -58,10 +58,12 @@ def name_of(search: Search, variants: Sequence[str]) -> str:
 
 
 def of_other_code(search: Search, variants: Sequence[str], study: str) -> list[str]:
-    """The names of the study's searches that differ from this one in the code of designs alone."""
+    """What to say of searches that differ from this one in the code of designs alone."""
     others = [other for other in read(study) if other.name != search.name]
     alike = [replace(other, codes=search.codes) for other in others]
-    return [each.name for each in alike if name_of(each, variants) == search.name]
+    names = [each.name for each in alike if name_of(each, variants) == search.name]
+    report = "attnres report --recipe"
+    return [f"search {name}, the same by other code, stays: `{report} {name}`" for name in names]
 
 
 def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spec: str) -> Study:

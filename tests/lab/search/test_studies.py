@@ -50,6 +50,7 @@ def test_a_search_by_other_code_is_another_search_and_is_named(tmp_path: Path):
             open_study(storage, search, ["standard"], "standard")
 
     assert old.name != now.name
-    assert of_other_code(now, ["standard"], path) == [old.name]
+    (told,) = of_other_code(now, ["standard"], path)
+    assert f"attnres report --recipe {old.name}" in told
     assert of_other_code(old, ["standard"], path) == []
     assert read(path)[0].codes == ("old",)
