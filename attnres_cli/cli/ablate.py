@@ -187,7 +187,9 @@ def ablate(asked: Comparing) -> None:
             terms = (asked.baseline, asked.match, asked.tune_lr, place, asked.margin)
             request = Request(specs, seeds, *terms, Until(asked.most) if asked.until else None)
             of_each = [
-                parts.of_sizes(request, whole, rungs, all_here=asked.launch is None)
+                parts.of_sizes(
+                    request, whole, rungs, all_here=asked.launch is None and whole is wholes[0]
+                )
                 for whole, rungs in zip(wholes, sizes, strict=True)
             ]
             todo = parts.of_recipes(of_each)
@@ -220,16 +222,24 @@ def _tell(asked: Comparing, found: Sequence[Comparison], whole: Recipe) -> None:
     from attnres_cli.report.table import joined
 
     (first, *others), study, is_planned = found, asked.study, asked.plan is not None
-    named = dict.fromkeys((one.recipe_digest, one.data.fingerprint) for one in found)
-    several = len(asked.recipes or ()) > 1
-    names = [f"{digest}@{data}" for digest, data in named] if several else []
-    names = names or [first.recipe_digest if len(named) == 1 else first.recipe]
-    words = [word for name in names for word in ("--recipe", name)]
-    words = ["attnres", "report", *address.typed(study), *words]
-    typed = shlex.join([*words, *([] if several else _baseline(first))])
     more = [] if others or is_planned else to_decide(first, whole, study)
-    more += [f"Details: {typed} --notes", f"Page: {typed} --format html --output report.html"]
-    report = joined([*comparison.report_of(found), *texts.reports_of(found)])
+    over = [] if asked.form is options.Format.CSV else texts.reports_of(found)  # other columns
+    named = dict.fromkeys(f"{one.recipe_digest}@{one.data.fingerprint}" for one in found)
+
+    def typed(*recipes: str) -> str:
+        words = [word for name in recipes for word in ("--recipe", name)]
+        base = [] if len(recipes) > 1 else _baseline(first)
+        return shlex.join(["attnres", "report", *address.typed(study), *words, *base])
+
+    if len(asked.recipes or ()) > 1:
+        more += [f"Details: {typed(name)} --notes" for name in named]
+        if over and first.baseline == "standard":
+            more += [f"Page: {typed(*named)} --format html --output report.html"]
+    else:
+        alike = [first.recipe] if len({one.recipe for one in found}) == 1 else []
+        shown = typed(*([first.recipe_digest] if len(named) == 1 else alike))
+        more += [f"Details: {shown} --notes", f"Page: {shown} --format html --output report.html"]
+    report = joined([*comparison.report_of(found), *over])
     file_formats.glance(report, asked.form, sys.stdout, *more)
 
 
@@ -275,4 +285,7 @@ def _over_sizes(
         with suppress(StudyError):  # of one size alone there are runs
             for line in courses(ladder(rungs)):
                 typer.echo(line)
-    note(f"what each arm is worth over these sizes: attnres report --scaling --study {asked.study}")
+    last = of_sizes[-1][-1]
+    words = ["attnres", "report", "--scaling", "--recipe", last.recipe]
+    words += [*address.typed(asked.study), *_baseline(last)]
+    note(f"what each arm is worth over these sizes: {shlex.join(words)}")

@@ -10,7 +10,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import note, told_if_slow
 from attnres_cli.data import sources
 from attnres_cli.lab import branches, carried, tune
-from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation
+from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation, check_margin
 from attnres_cli.lab.experiment import Place
 from attnres_cli.lab.grid import canonical, resolve
 from attnres_cli.lab.until_decided import Until
@@ -100,7 +100,8 @@ def of_plan(name: str, place: Place) -> list[Part]:
     todo = []
     for found, recipe in read(name, canonical):
         resolve(found.arms, recipe, vocab_size=256)
-        todo += [(found, recipe, match) for match in ("tokens", *(found.match or ()))]
+        matches = dict.fromkeys(["tokens", *(found.match or ())])
+        todo += [(found, recipe, match) for match in matches]
     parts = []
     for number, (found, recipe, match) in enumerate(todo, 1):
         tune_lr = bool(found.tune_lr) and match == "tokens"
@@ -187,6 +188,8 @@ def trained(parts: Sequence[Part]) -> tuple[list[list[Comparison]], int]:
     texts of one recipe, which has one name in a study, have here the names that were typed. Raises
     DataError before anything is trained where one of several texts is not there, or too short.
     """
+    for part in parts:
+        check_margin(part.request, part.recipe)
     texts = {(part.recipe.data, part.recipe.train.eval_tokens): part.recipe for part in parts}
     for recipe in list(texts.values())[1:]:
         sources.load(recipe)

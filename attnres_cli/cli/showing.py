@@ -6,8 +6,9 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -33,7 +34,11 @@ from attnres_cli.verdict.select import Choice
 from attnres_cli.verdict.texts import Texts
 
 if TYPE_CHECKING:
+    from attnres_cli.report.figures.drawing import Drawing
     from attnres_cli.stats.effects import Effect
+
+Figures = Callable[[Any], Sequence[Sequence["Drawing"]]]
+"""Draws those of each report with the module `figures.drawing`, which takes a second to import."""
 
 _OTHERS = 3  # recipes that a report names besides its own
 _OF_RECIPES = ("--scaling", "--against", "--downstream")
@@ -111,22 +116,24 @@ class _Shown:
         report: Callable[[], Report],
         page: Callable[[], str] | None = None,
         more: Sequence[str] = (),
+        figures: Figures = lambda _: [],
     ) -> None:
-        """Write the page if one is asked for, that of the report unless another is given; else the
-        report at a glance and what to type for the rest of it.
+        """Write the page if one is asked for, that of the report with its figures unless another is
+        given; else the report at a glance and what to type for the rest of it.
         """
         if self.asked.is_page:
-            self.out.write(page() if page else self._page_of(report()))
+            self.out.write(page() if page else self._page_of(report(), figures))
             return
         typed = without_passwords(shlex.join(["attnres", *sys.argv[1:]]))
         more = [*more, f"Details: {typed} --notes"]
         more += [f"Page: {typed} --format html --output report.html"]
         file_formats.glance(report(), self.asked.form, self.out, *more)
 
-    def _page_of(self, report: Report) -> str:
+    def _page_of(self, report: Report, figures: Figures = lambda _: []) -> str:
+        from attnres_cli.report.figures import drawing
         from attnres_cli.report.html import page_of
 
-        return page_of(report, self.study_name)
+        return page_of(report, self.study_name, figures(drawing))
 
     def _draw(
         self,
@@ -134,7 +141,7 @@ class _Shown:
         ladders: Sequence[Ladder] = (),
         findings: Sequence[Finding] = (),
         effects: Sequence[Effect] = (),
-        texts: Texts | None = None,
+        texts: Sequence[Texts] = (),
     ) -> None:
         """Draw all figures of these into files if they are asked for, and say which."""
         if self.asked.figures is None:
@@ -152,16 +159,7 @@ class _Shown:
         held = Held(self.store, self.asked.study, self.records, arms=self.asked.variants or ())
         reports, texts = side_by_side(self.asked, held)
         self._draw(texts=texts)
-
-        def page() -> str:
-            from attnres_cli.report.figures.drawing import of_texts
-            from attnres_cli.report.html import page_of
-
-            drawn = [of_texts(texts)] if texts is not None else []
-            rest = [()] * (len(reports) - len(drawn))
-            return page_of(joined(reports), self.study_name, [*drawn, *rest])
-
-        self._put(lambda: joined(reports), page)
+        self._put(lambda: joined(reports), figures=lambda d: [d.of_texts(one) for one in texts])
 
     def _tasks(self, held: Held, chosen: Choice) -> None:
         """What tasks say of the arms of a recipe."""
@@ -181,14 +179,7 @@ class _Shown:
     def _search_of_designs(self, search: Search) -> None:
         report, changed = self._of_designs(search)
         self._draw(effects=changed)
-
-        def page() -> str:
-            from attnres_cli.report.figures.drawing import of_effects
-            from attnres_cli.report.html import page_of
-
-            return page_of(report, self.study_name, [of_effects(changed)])
-
-        self._put(lambda: report, page)
+        self._put(lambda: report, figures=lambda d: [d.of_effects(changed)])
 
     def _search(self, search: Search) -> None:
         if search.designs is not None:
@@ -210,15 +201,9 @@ class _Shown:
         """What the sizes of a recipe say together, on each of its terms."""
         from attnres_cli.report import scaling
 
-        def page() -> str:
-            from attnres_cli.report.figures.drawing import of_sizes
-            from attnres_cli.report.html import page_of
-
-            drawn = [of_sizes(each) for each in found]
-            return page_of(scaling.report_of(found), self.study_name, drawn)
-
         self._draw(ladders=found)
-        self._put(lambda: scaling.report_of(found), page)
+        report = partial(scaling.report_of, found)
+        self._put(report, figures=lambda d: [d.of_sizes(each) for each in found])
 
     def _comparisons(self, held: Held, shown: Sequence[Choice], searches: Sequence[Search]) -> None:
         """The comparisons of one recipe or of several."""

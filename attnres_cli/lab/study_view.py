@@ -198,8 +198,10 @@ class Held:
             last.setdefault(run.variant, []).extend(probes[run.id][-1:])
         found = {variant: moving.still_moving(each) for variant, each in last.items()}
         digest, base = comparison.recipe_digest, comparison.baseline
-        ratios = step_ratios(self.store.step_ratios(digest), runs, base)
-        lacking = [arm.variant for arm in comparison.arms if arm.variant not in {*ratios, base}]
+        timed = self._timed(comparison)
+        ratios = step_ratios(self.store.step_ratios(digest), runs, base) if timed else {}
+        ratios = {arm: ratio for arm, ratio in ratios.items() if arm in timed}
+        lacking = [arm for arm in timed if arm not in {*ratios, base}]
         typed = bench_typed([base, *lacking], self.recipe(digest), self.study) if lacking else ""
         return replace(
             comparison,
@@ -208,6 +210,20 @@ class Held:
             evaluated=self.store.evaluated(digest, comparison.data.fingerprint),
             bench=typed,
         )
+
+    def _timed(self, comparison: Comparison) -> list[str]:
+        """The arms whose steps are those of the recipe's own shape, which is what is timed; none
+        where each is trained for its own number of steps.
+        """
+        if comparison.terms.match == "time":
+            return []
+        model = self.recipe(comparison.recipe_digest).model
+        digests = {arm.variant: arm.recipe_digest for arm in comparison.arms}
+        return [
+            name
+            for name, digest in digests.items()
+            if not digest or self.recipe(digest).model == model
+        ]
 
     def downstream(self, chosen: Choice) -> list[Downstream]:
         """What tasks say beside each comparison under a recipe. Raises StudyError where no run of

@@ -261,7 +261,7 @@ def _computed(comparison: Comparison) -> Iterator[str]:
         yield f"time: tokens over the ratio of step times, of {min(ratios)} steps in turn, medians"
     names = [arm.variant for arm in comparison.arms if arm.variant != comparison.baseline]
     lacking = [name for name in names if name not in comparison.step_ratios]
-    if lacking and comparison.terms.match != "time":
+    if lacking and comparison.terms.match == "tokens":
         of = "" if lacking == names else f" of {', '.join(lacking)}"
         typed = comparison.bench or "attnres bench"
         yield f"no step times{of}: runs are of different hours and loads; `{typed}` times in turn"

@@ -75,9 +75,10 @@ def section_of(report: Report, name: str, figures: Sequence[Drawing] = ()) -> Se
 
 def page_of(report: Report, study_name: str, figures: Sequence[Sequence[Drawing]] = ()) -> str:
     """A page of a report and those below it, each with its figures where there are any."""
-    found = [*figures] or [() for _ in report]
-    pairs = zip(report, found, strict=True)
-    sections = [section_of(one, f"r{n}", drawn) for n, (one, drawn) in enumerate(pairs, 1)]
+    every = list(report)
+    drawn = [*figures, *[()] * (len(every) - len(figures))]
+    pairs = zip(every, drawn, strict=True)
+    sections = [section_of(one, f"r{n}", of) for n, (one, of) in enumerate(pairs, 1)]
     return page(f"attnres: {report.title}", report.question, sections, study_name)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from attnres_cli.records.comparison_terms import stated
 from attnres_cli.report.comparison import UNIT
-from attnres_cli.report.table import Report, listed, tabled
+from attnres_cli.report.table import Report, grouped, listed, tabled
 from attnres_cli.verdict import labels
+from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.fields import Field, Style, picked, record
 from attnres_cli.verdict.numbers import interval, plural
@@ -28,9 +29,8 @@ _RULES = (
 
 
 def reports_of(comparisons: Sequence[Comparison]) -> list[Report]:
-    """The table over the texts of these comparisons; nothing where all are of one text."""
-    found = on_texts(comparisons)
-    return [] if found is None else [report_of(found)]
+    """The tables over the texts of these comparisons; nothing where all are of one text."""
+    return [report_of(each) for each in on_texts(comparisons)]
 
 
 def report_of(texts: Texts) -> Report:
@@ -40,33 +40,45 @@ def report_of(texts: Texts) -> Report:
     alike, said = len(set(of_each)) == 1, answer(texts)
     terms = f", {of_each[0]}" if alike and of_each[0] else ""
     title = f"{plural(len(texts.names), 'text')}: {', '.join(texts.names)}{terms}, never pooled"
-    settings = zip(
-        texts.names, [each or "one recipe for every arm" for each in of_each], strict=True
-    )
-    notes = [*_RULES, *([] if alike else [f"{name}: {each}" for name, each in settings])]
+    caveats = qualified(texts)
     return Report(
         title=title,
         text=[said],
+        caveats=caveats,
         tables=[
             tabled("by text: the word, and the difference [interval]", fields, texts.rows, texts)
         ],
-        notes=notes,
+        notes=list(_RULES),
         document={
             "title": title,
             "answer": said,
+            "qualified": caveats,
             "baseline": first.baseline,
             "unit": UNIT,
             "texts": [
                 {"name": name, "terms": stated(one.terms)}
-                | picked(one, "recipe recipe_digest fingerprint=data.fingerprint")
+                | picked(one, "recipe recipe_digest fingerprint=data.fingerprint registered")
                 for name, one in zip(texts.names, texts.comparisons, strict=True)
             ],
             "arms": [_arm(row, texts) for row in texts.rows],
-            "notes": notes,
+            "notes": list(_RULES),
         },
         records=[record(fields, row, texts) for row in texts.rows],
         question="Do the texts agree on which residual connection is better?",
     )
+
+
+def qualified(texts: Texts) -> list[str]:
+    """What the words must be read with, that of single texts by name."""
+    every, n = texts.comparisons, len(texts.names)
+    terms = [", ".join(labels.parts(one.terms)) or "one recipe for every arm" for one in every]
+    lines = [
+        [*([what] if len(set(terms)) > 1 else []), *qualifiers(one, n_read(one, every))]
+        for what, one in zip(terms, every, strict=True)
+    ]
+    pairs = zip(texts.names, lines, strict=True)
+    at = grouped((line, name) for name, mine in pairs for line in mine)
+    return [line if len(on) == n else f"{listed(on)}: {line}" for line, on in at.items()]
 
 
 def answer(texts: Texts) -> str:
@@ -75,9 +87,14 @@ def answer(texts: Texts) -> str:
     on = f"On {plural(len(texts.names), 'text')}, of {plural(n, 'design')} beside {base}:"
     told = []
     for word in ("better", "worse", "equivalent", "non-inferior"):
-        alike = [row.variant for row in texts.rows if _words(row) == {word}]
-        if alike:
-            told.append(f"{word} on all: {listed(alike)}")
+        for where in ("all", "all that have it"):
+            names = [
+                row.variant
+                for row in texts.rows
+                if row.agreement != "open" and _words(row) == {word}
+                if (None not in row.at) == (where == "all")
+            ]
+            told += [f"{word} on {where}: {listed(names)}"] if names else []
     differ = [row for row in texts.rows if row.agreement == "differ"]
     for row in differ:
         at = zip(row.at, texts.names, strict=True)
@@ -89,7 +106,7 @@ def answer(texts: Texts) -> str:
 
 
 def _words(row: OnTexts) -> set[str]:
-    return {"" if arm is None else arm.verdict for arm in row.at}
+    return {arm.verdict for arm in row.at if arm is not None}
 
 
 def _between(row: OnTexts, texts: Texts) -> str:

@@ -45,10 +45,12 @@ def step_ratios(
     for each in timed:
         if (each.numerics, each.device_name) in ways:
             found.setdefault(each.baseline, {each.baseline: _SELF})[each.variant] = each.ratio
-    for ratios in found.values():
+    merged: dict[str, StepRatio] = {}
+    for ratios in (found.pop(baseline, {}), *found.values()):  # beside the baseline itself first
         if baseline in ratios:
-            return {arm: _over(ratio, ratios[baseline]) for arm, ratio in ratios.items()}
-    return {}
+            for arm, ratio in ratios.items():
+                merged.setdefault(arm, _over(ratio, ratios[baseline]))
+    return merged
 
 
 def _over(ours: StepRatio, theirs: StepRatio) -> StepRatio:

@@ -87,6 +87,14 @@ class OtherTable(BaseModel):
     arms: tuple[OtherArm, ...]
     more: tuple[OtherTable, ...] = ()
 
+    @field_validator("more", mode="before")
+    @classmethod
+    def _comparisons(cls, held: object) -> object:
+        """Without tables over texts, which have no arms of one recipe."""
+        if not isinstance(held, list):
+            return held
+        return [one for one in held if not isinstance(one, dict) or "recipe_digest" in one]
+
 
 @dataclass(frozen=True)
 class Beside:

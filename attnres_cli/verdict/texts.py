@@ -16,10 +16,12 @@ from attnres_cli.records.comparison_terms import Match
 from attnres_cli.stats.pairs import apart
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.comparison import ArmResult, Comparison
+from attnres_cli.verdict.registered import EXPLORATORY
 
 Agreement = Literal["agree", "other size", "differ", "open"]
-"""agree: one word on all texts, and no text shown to be apart from another. other size: one word,
-but its differences are. differ: differences that are, without one word. open: all else.
+"""agree: one word on all texts, and no text shown to be apart from another. other size: one word
+on those that have it, but its differences are. differ: differences that are, without one word.
+open: all else.
 """
 
 
@@ -61,22 +63,25 @@ class Texts:
         return [one.data.fingerprint[:8] for one in self.comparisons]
 
 
-def on_texts(comparisons: Sequence[Comparison]) -> Texts | None:
-    """The last comparison of each of several texts, of one baseline, number of tokens and size of
-    vocabulary, as nats per token of two tokenizers are not alike; None where there are none, or no
-    design beside the baseline.
+def on_texts(comparisons: Sequence[Comparison]) -> list[Texts]:
+    """The last comparison of each of several texts, one that was fixed beforehand before others: of
+    one baseline and size, number of tokens and vocabulary, as nats per token of two tokenizers are
+    not alike. None without a design beside the baseline.
     """
-    groups: dict[tuple[Match, str, int, int], dict[str, Comparison]] = {}
-    for one in comparisons:
+    groups: dict[tuple[Match, str, int, int, int], dict[str, Comparison]] = {}
+    for one in sorted(comparisons, key=lambda one: not one.registered.startswith(EXPLORATORY)):
         if one.base is None or one.terms.rate_only:
             continue
-        key = one.terms.match, one.baseline, one.base.tokens, one.data.vocab_size
+        size = one.base.n_params, one.base.tokens
+        key = one.terms.match, one.baseline, *size, one.data.vocab_size
         groups.setdefault(key, {})[one.data.fingerprint] = one
-    several = [tuple(group.values()) for group in groups.values() if len(group) > 1]
-    if not several:
-        return None
-    rows = _rows(several[-1])
-    return Texts(several[-1], rows) if rows else None
+    places = {one.data.fingerprint: n for n, one in reversed([*enumerate(comparisons)])}
+    several = [
+        tuple(sorted(group.values(), key=lambda one: places[one.data.fingerprint]))
+        for group in groups.values()
+        if len(group) > 1
+    ]
+    return [Texts(each, rows) for each in several if (rows := _rows(each))]
 
 
 def _rows(found: Sequence[Comparison]) -> tuple[OnTexts, ...]:
@@ -111,7 +116,7 @@ def _row(name: str, at: tuple[ArmResult | None, ...], alpha: float) -> OnTexts:
     agreement: Agreement = "open"
     if is_apart:
         agreement = "other size" if is_one else "differ"
-    elif is_one:
+    elif is_one and None not in at:
         agreement = "agree"
     return OnTexts(name, at, agreement, between, places)
 

@@ -48,13 +48,12 @@ def test_the_interval_between_two_texts_is_welchs():
 
 
 def test_equal_words_agree_opposite_ones_differ_and_the_rest_is_open(on):
-    texts = on_texts(
+    (texts,) = on_texts(
         [
             on("code", agrees=BETTER, smaller=BETTER, differs=BETTER, opens=BETTER, lacks=BETTER),
             on("prose", agrees=BETTER, smaller=LITTLE_BETTER, differs=WORSE, opens=NOISY),
         ]
     )
-    assert texts is not None
     assert texts.names == ["code", "prose"]
     assert {row.variant: row.agreement for row in texts.rows} == {
         "agrees": "agree", "smaller": "other size", "differs": "differ", "opens": "open",
@@ -66,8 +65,7 @@ def test_equal_words_agree_opposite_ones_differ_and_the_rest_is_open(on):
 
 
 def test_of_three_texts_the_two_furthest_apart_are_named(on):
-    texts = on_texts([on("a", x=BETTER), on("b", x=LITTLE_BETTER), on("c", x=WORSE)])
-    assert texts is not None
+    (texts,) = on_texts([on("a", x=BETTER), on("b", x=LITTLE_BETTER), on("c", x=WORSE)])
     (row,) = texts.rows
     assert row.places == (0, 2)
     assert row.between is not None
@@ -78,18 +76,18 @@ def test_of_three_texts_the_two_furthest_apart_are_named(on):
 def test_two_tokenizers_are_no_texts(on):
     one, other = on("a", x=BETTER), on("b", x=BETTER)
     other = replace(other, data=replace(other.data, vocab_size=50_257))
-    assert on_texts([one, other]) is None
+    assert on_texts([one, other]) == []
 
 
 def test_comparisons_of_one_text_or_of_other_budgets_are_no_texts(on, judge, make_arm, facts):
     alone = on("a", x=BETTER)
-    assert on_texts([alone, alone]) is None
+    assert on_texts([alone, alone]) == []
     data = replace(facts, fingerprint="b" * 4)
     arms = [
         make_arm(name, *losses, fingerprint="b" * 4, tokens=204_800)
         for name, losses in (("standard", BASE), ("x", BETTER))
     ]
-    assert on_texts([alone, judge(*arms, data=data)]) is None
+    assert on_texts([alone, judge(*arms, data=data)]) == []
 
 
 @pytest.fixture
@@ -130,10 +128,11 @@ def test_a_report_of_two_recipes_on_other_texts_says_whether_they_agree(
 
 
 def test_a_figure_has_a_dot_for_each_design_and_text(on):
-    found = on_texts([on("a", x=BETTER, y=WORSE), on("b", x=WORSE, y=BETTER)])
-    assert found is not None
+    (found,) = on_texts([on("a", x=BETTER, y=WORSE), on("b", x=WORSE, y=BETTER)])
     (axes,) = draw_texts(found).axes
     dots = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 1]
+    named = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert named == ["a", "b"]
     means = [arm.difference.mean for row in found.rows for arm in row.at]
     assert dots == means
     assert [text.get_text() for text in axes.texts] == ["x", "differ", "y", "differ"]
@@ -142,7 +141,21 @@ def test_a_figure_has_a_dot_for_each_design_and_text(on):
 def test_texts_with_settings_of_their_own_kinds_stand_in_one_table(on):
     tuned = on("prose", x=BETTER)
     tuned = replace(tuned, terms=replace(tuned.terms, is_tuned=True))
-    texts = on_texts([on("code", x=BETTER), on("prose", x=WORSE), tuned])
-    assert texts is not None
+    (texts,) = on_texts([on("code", x=BETTER), on("prose", x=WORSE), tuned])
     assert [row.agreement for row in texts.rows] == ["agree"]
-    assert "prose: each arm at its own tuned settings" in report_of(texts).notes
+    assert "prose: each arm at its own tuned settings" in report_of(texts).caveats
+
+
+def test_a_design_that_a_text_lacks_agrees_with_nothing_there(on):
+    (texts,) = on_texts([on("a", x=BETTER), on("b", x=BETTER), on("c", y=BETTER)])
+    assert [(row.variant, row.agreement) for row in texts.rows] == [("x", "open")]
+    assert report_of(texts).text == ("On 3 texts, of 1 design beside standard: 1 is open.",)
+
+
+def test_the_table_has_what_was_fixed_beforehand_and_one_for_each_size(on):
+    fixed, extra = (replace(on("a", x=BETTER), registered=r) for r in ("registered", "exploratory"))
+    large = [replace(one, arms=tuple(replace(arm, n_params=9) for arm in one.arms))
+             for one in (on("a", x=WORSE), on("b", x=WORSE))]  # fmt: skip
+    found = on_texts([on("b", x=BETTER), fixed, extra, *large])
+    assert [one.names for one in found] == [["b", "a"], ["b", "a"]]
+    assert found[0].comparisons[1] is fixed

@@ -156,7 +156,7 @@ def save_figures(
     ladders: Sequence[Ladder] = (),
     findings: Sequence[Finding] = (),
     effects: Sequence[Effect] = (),
-    texts: Texts | None = None,
+    texts: Sequence[Texts] = (),
 ) -> list[Path]:
     """Draw all figures into files named by recipe, terms and search; their paths."""
     folder, begin, suffix = places(where)
@@ -174,7 +174,7 @@ def save_figures(
         named = ["search", *[finding.search.name] * (len(findings) > 1)]
         found.append((named, of_search(finding)))
     found.append((["search"], of_effects(effects)))
-    found += [([], of_texts(texts))] if texts is not None else []
+    found += [([], of_texts(each)) for each in texts]
     paths: dict[Path, Drawing] = {}
     for named, drawing in [(named, each) for named, of in found for each in of]:
         tries = chain([named], ([*named, str(again)] for again in count(2)))

@@ -19,6 +19,13 @@ _MARKERS = "os^D"
 _LONGEST = 44
 
 
+def _look(number: int) -> dict[str, Any]:
+    """Of the dots of a text; no two of sixteen are alike."""
+    n = len(_COLOURS)
+    marker = _MARKERS[(number + number // n) % n]
+    return {"color": _COLOURS[number % n], "marker": marker, "ls": "", "ms": 5}
+
+
 def draw_texts(texts: Texts) -> Figure | None:
     """None without a design that has a difference."""
     rows = [row for row in texts.rows if any(arm and arm.difference for arm in row.at)]
@@ -28,6 +35,9 @@ def draw_texts(texts: Texts) -> Figure | None:
     means = [arm.difference.mean for row in rows for arm in row.at if arm and arm.difference]
     far, across = style.in_sight(means), axes.get_yaxis_transform()
     apart = 0.34 / len(texts.names)
+    for number, name in enumerate(texts.names):
+        if any(row.at[number] for row in rows):
+            axes.plot([], [], **_look(number), label=name)
     for place, row in enumerate(rows):
         above: dict[str, Any] = {"transform": across, "va": "bottom", "fontsize": 8.5}
         axes.text(0, place - 0.22, style.short(row.variant, _LONGEST), ha="left", **above)
@@ -35,14 +45,15 @@ def draw_texts(texts: Texts) -> Figure | None:
         for number, arm in enumerate(row.at):
             if arm is None or arm.difference is None:
                 continue
-            mean, y = arm.difference.mean, place + number * apart
-            colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
-            label = texts.names[number] if place == 0 else None
+            mean, y, look = arm.difference.mean, place + number * apart, _look(number)
             if abs(mean) > far:
-                marker, mean = (">", far) if mean > 0 else ("<", -far)
-            elif arm.interval is not None:
-                axes.plot(arm.interval, (y, y), color=colour, lw=1.6, solid_capstyle="butt")
-            axes.plot(mean, y, marker, color=colour, ms=5, label=label)
+                at, side = (1.0, "right") if mean > 0 else (0.0, "left")
+                told = {"va": "center", "transform": across, "fontsize": 8, "color": look["color"]}
+                axes.text(at, y, style.arrow(mean, 2), ha=side, **told)
+                continue
+            if arm.interval is not None:
+                axes.plot(arm.interval, (y, y), color=look["color"], lw=1.6, solid_capstyle="butt")
+            axes.plot(mean, y, **look)
     axes.axvline(0, color="#222222", lw=1, ls="--")
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
