@@ -97,7 +97,7 @@ def _foresee(asked: Searching, request: Request) -> None:
     total = None if seconds is None else sum(seconds)
     n_trials = {designing.FAMILY: search.n_trials}
     report = plan_of_search(search, told, n_trials, timed, total)
-    show(replace(report, document=report.document | asdict(request.designs)), asked.form)
+    show(replace(report, document=report.document | asdict(request.search.about)), asked.form)
 
 
 def _tell(asked: Searching, name: str, found: Sequence[Comparison]) -> None:
@@ -142,5 +142,4 @@ def compared(
 
 def _compared_in(search: Search) -> str:
     """The digest of the recipe of its comparison."""
-    assert search.designs is not None
-    return search.designs.compared_digest
+    return search.about.compared_digest

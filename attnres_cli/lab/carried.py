@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,8 +9,8 @@ from attnres_cli.config.arms import LR
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import UsageError
 from attnres_cli.lab.grid import canonical
-from attnres_cli.lab.protocol import SEEDS, rates
-from attnres_cli.lab.tune import Losses
+from attnres_cli.lab.protocol import rates
+from attnres_cli.lab.tune import Losses, trials, tried
 from attnres_cli.records.comparison_terms import ArmRecipe, Tuned
 from attnres_cli.records.plan import Arm, Plan
 
@@ -71,21 +70,20 @@ def _at(arm: Arm, plan: Plan, how: Tuned, base: Recipe) -> Arm:
 
 def checking(plan: Plan) -> Plan:
     """Every arm of a carried plan at three rates, its own in the middle, on the tuning seeds."""
-    arms = [at for arm in plan.arms for at in _around(arm, plan)]
-    return replace(plan, arms=tuple(arms), seeds=SEEDS, done=frozenset())
+    return tried(plan, [(arm, at) for arm in plan.arms for at in _around(arm, plan)])
 
 
-def _around(arm: Arm, plan: Plan) -> list[Arm]:
-    own = plan.recipe_of(arm)
-    three = rates(own.optim.lr)[1:4]
-    return [replace(arm, recipe=own.changed((LR, lr)), how=None) for lr in three]
+def _around(arm: Arm, plan: Plan) -> list[tuple[tuple[str, float]]]:
+    return [((LR, lr),) for lr in rates(plan.recipe_of(arm).optim.lr)[1:4]]
 
 
 def told(plan: Plan, losses: Losses) -> list[str]:
     """A line for each arm whose carried rate is not the best of the three at this size."""
     lines = []
     for arm in plan.arms:
-        own, means = plan.recipe_of(arm).optim.lr, _means(arm, plan, losses)
+        own, around = plan.recipe_of(arm).optim.lr, _around(arm, plan)
+        pairs = zip(around, trials(arm, plan, losses, around), strict=True)
+        means = {lr: t.mean for ((_, lr),), t in pairs if t is not None and t.mean is not None}
         best = min(means, key=lambda lr: means[lr], default=own)
         if best != own and own in means:
             lines.append(
@@ -94,13 +92,3 @@ def told(plan: Plan, losses: Losses) -> list[str]:
                 "optim.transfer each size is tuned by itself"
             )
     return lines
-
-
-def _means(arm: Arm, plan: Plan, losses: Losses) -> dict[float, float]:
-    """By rate the mean loss; none where a run has not ended, or diverged."""
-    found = {}
-    for at in _around(arm, plan):
-        known = [losses.get(plan.spec(at, seed).identity, math.nan) for seed in SEEDS]
-        if all(map(math.isfinite, known)):
-            found[plan.recipe_of(at).optim.lr] = sum(known) / len(known)
-    return found

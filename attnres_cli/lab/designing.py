@@ -49,16 +49,18 @@ class Request:
     n_confirmed: int
 
     @property
-    def designs(self) -> Designs:
-        """What was asked about designs."""
-        assert self.search.designs is not None
-        return self.search.designs
-
-    @property
     def n_looks(self) -> tuple[int, int]:
         """How many there are, of a quarter of the tokens and of all."""
-        n = min(self.search.n_trials, max(1, round(self.designs.size * self.designs.legal)))
+        about = self.search.about
+        n = min(self.search.n_trials, max(1, round(about.size * about.legal)))
         return n, max(1, n // SHARE)
+
+    @property
+    def n_compared(self) -> int:
+        """How many runs tune and compare the best designs."""
+        n_seeds = len(self.search.confirm_seeds)
+        is_compared = self.n_confirmed > 0 and n_seeds > 0
+        return (self.n_confirmed + 2) * (_TUNED_RUNS + n_seeds) if is_compared else 0
 
 
 def make(
@@ -149,7 +151,7 @@ def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
     experiment = Experiment(request.place, store, looks.tokens, watcher)
     with optuna_storage(study) as storage, turns(study) as alone:
         baseline, recipe = _prepared(request, experiment), looks.compared()
-        about = replace(request.designs, compared_digest=recipe.digest)
+        about = replace(request.search.about, compared_digest=recipe.digest)
         search = replace(search, designs=about)
         request = replace(request, search=search)
         family = _family(request, storage, alone)
@@ -163,7 +165,8 @@ def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
             runner.retry()
         if family.n_left(search.n_trials):
             timed = step_times.timed(looks.plan, looks.tokens)
-            runner.look_s = _look_s(request, timed)
+            seconds = seconds_of(request, timed)
+            runner.look_s = seconds[0] / sum(request.n_looks) if seconds else None
             watcher.text(lines(request, timed))
         runner.screen()
         names = family.best_designs(request.n_confirmed)
@@ -224,20 +227,9 @@ def _family(request: Request, storage: RDBStorage, alone: Turn) -> DesignFamily:
     return family
 
 
-def _look_s(request: Request, timed: Plan) -> float | None:
-    """The mean seconds of a look, by designs that were timed."""
-    took = [arm.step_s for arm in timed.arms[1:] if arm.step_s is not None]
-    if not took:
-        return None
-    steps = [n // request.looks.recipe.tokens_per_step for n in request.designs.tokens]
-    n_looks = request.n_looks
-    total = sum(n * each for n, each in zip(n_looks, steps, strict=True))
-    return fmean(took) * total / sum(n_looks)
-
-
 def lines(request: Request, timed: Plan) -> list[str]:
     """What a search will look at, and how long that takes; `timed` is its plan with step times."""
-    search, about = request.search, request.designs
+    search, about = request.search, request.search.about
     (n_short, n_whole), (short, whole) = request.n_looks, about.tokens
     share = "" if about.size <= 2000 else " (of 500 drawn)"
     held = {
@@ -255,30 +247,26 @@ def lines(request: Request, timed: Plan) -> list[str]:
     if untuned := request.looks.untuned():
         told.append(f"rates tuned first, {len(MULTIPLES)} runs each: {', '.join(untuned)}")
     told += [computing(timed), *filter(None, (timed.threads_by, timed.workers_by))]
-    n_arms, n_seeds = request.n_confirmed + 2, len(search.confirm_seeds)
-    n_runs = n_arms * (_TUNED_RUNS + n_seeds) if request.n_confirmed and n_seeds else 0
-    if n_runs:
+    n_seeds = len(search.confirm_seeds)
+    if request.n_compared:
         told.append(
             f"then {BASELINE}, {_REFERENCE} and the {request.n_confirmed} best are tuned (about "
             f"{_TUNED_RUNS} runs each) and compared on {plural(n_seeds, 'fresh seed')}"
         )
     if (seconds := seconds_of(request, timed)) is not None:
         looks_s, after_s = seconds
-        after = f", of the comparison {duration(after_s)}" if n_runs else ""
+        after = f", of the comparison {duration(after_s)}" if request.n_compared else ""
         told.append(f"predicted time of the looks: {duration(looks_s)}{after}")
     return told
 
 
 def seconds_of(request: Request, timed: Plan) -> tuple[float, float] | None:
     """How long looks, and the comparison after them, train; None where that cannot be timed."""
-    if (look_s := _look_s(request, timed)) is None:
+    took = [arm.step_s for arm in timed.arms[1:] if arm.step_s is not None]
+    if not took:
         return None
-    about, n_workers = request.designs, len(timed.devices)
-    steps = request.looks.recipe.steps
-    took = fmean(arm.step_s for arm in timed.arms if arm.step_s is not None)
-    n_seeds = len(request.search.confirm_seeds)
-    n_runs = (request.n_confirmed + 2) * (_TUNED_RUNS + n_seeds) if request.n_confirmed else 0
-    short_s = took * (about.tokens[0] // request.looks.recipe.tokens_per_step)
-    tuning_s = len(request.looks.untuned()) * len(MULTIPLES) * short_s
-    looks_s = tuning_s + look_s * sum(request.n_looks)
-    return looks_s / n_workers, n_runs * took * steps / n_workers
+    (short, whole), (n_short, n_whole) = request.search.about.tokens, request.n_looks
+    n_tuned = len(request.looks.untuned()) * len(MULTIPLES)
+    token_s = fmean(took) / request.looks.recipe.tokens_per_step / len(timed.devices)
+    looks_s = token_s * ((n_short + n_tuned) * short + n_whole * whole)
+    return looks_s, token_s * request.n_compared * whole

@@ -37,7 +37,7 @@ def adds_parameters(arm: Arm, recipe: Recipe) -> bool:
 def first(plan: Plan, _losses: Losses) -> Plan:
     """Every arm of the plan at every rate; the baseline is one of the arms."""
     grid = rates(plan.recipe.optim.lr)
-    return _tried(plan, [(arm, ((LR, lr),)) for lr in grid for arm in plan.arms])
+    return tried(plan, [(arm, ((LR, lr),)) for lr in grid for arm in plan.arms])
 
 
 def further(plan: Plan, losses: Losses) -> Plan:
@@ -46,7 +46,7 @@ def further(plan: Plan, losses: Losses) -> Plan:
     for arm in plan.arms:
         grid = _grid(arm, plan, losses)
         wanted += [(arm, ((LR, lr),)) for lr in grid if lr not in rates(plan.recipe.optim.lr)]
-    return _tried(plan, wanted)
+    return tried(plan, wanted)
 
 
 def second(plan: Plan, losses: Losses) -> Plan:
@@ -55,7 +55,7 @@ def second(plan: Plan, losses: Losses) -> Plan:
     for arm in plan.arms:
         lr = _best_rate(arm, plan, losses)
         wanted += [] if lr is None else _seconds(arm, plan, lr)
-    return _tried(plan, wanted)
+    return tried(plan, wanted)
 
 
 def last(plan: Plan, losses: Losses) -> Plan:
@@ -64,12 +64,12 @@ def last(plan: Plan, losses: Losses) -> Plan:
     for arm in plan.arms:
         lr = _best_rate(arm, plan, losses)
         wanted += [] if lr is None else _seconds(arm, plan, lr, losses)[len(SCALES) :]
-    return _tried(plan, wanted)
+    return tried(plan, wanted)
 
 
 def second_at_shared(plan: Plan) -> Plan:
     """What `second` will be like, before the best rates are known."""
-    return _tried(plan, [e for arm in plan.arms for e in _seconds(arm, plan, plan.recipe.optim.lr)])
+    return tried(plan, [e for arm in plan.arms for e in _seconds(arm, plan, plan.recipe.optim.lr)])
 
 
 SECOND = "a second number at the best rate, on the same seeds"
@@ -103,8 +103,8 @@ def diverged(plan: Plan, losses: Losses) -> list[str]:
     """The arms that diverged at every rate."""
     found = []
     for arm in plan.arms:
-        trials = _trials(arm, plan, losses, [((LR, lr),) for lr in rates(plan.recipe.optim.lr)])
-        if all(trial is not None and trial.mean is None for trial in trials):
+        tries = trials(arm, plan, losses, [((LR, lr),) for lr in rates(plan.recipe.optim.lr)])
+        if all(trial is not None and trial.mean is None for trial in tries):
             found.append(arm.variant)
     return found
 
@@ -114,7 +114,8 @@ def losses_of(records: Sequence[RunRecord]) -> Losses:
     return {run.identity: run.result.val_loss for run in records if run.result is not None}
 
 
-def _tried(plan: Plan, wanted: Sequence[tuple[Arm, Changes]]) -> Plan:
+def tried(plan: Plan, wanted: Sequence[tuple[Arm, Changes]]) -> Plan:
+    """The plan of these arms at these settings, on the tuning seeds."""
     arms = [
         replace(arm, recipe=plan.recipe_of(arm).changed(*changes), how=None)
         for arm, changes in wanted
@@ -132,15 +133,13 @@ def _seconds(
     adds = adds_parameters(arm, own)
     settings = [((LR, lr), *changes) for changes in seconds(own.optim, adds=adds)]
     if losses is not None and adds:
-        best = best_of(_trials(arm, plan, losses, [((LR, lr),), *settings]))
+        best = best_of(trials(arm, plan, losses, [((LR, lr),), *settings]))
         more = scaled(own.optim, (BEYOND,)) if best == len(settings) else ()
         settings += [((LR, lr), *changes) for changes in more]
     return [(arm, changes) for changes in settings]
 
 
-def _trials(
-    arm: Arm, plan: Plan, losses: Losses, settings: Sequence[Changes]
-) -> list[Trial | None]:
+def trials(arm: Arm, plan: Plan, losses: Losses, settings: Sequence[Changes]) -> list[Trial | None]:
     """What came of each setting; None where not all of its runs have ended."""
     found: list[Trial | None] = []
     for changes in settings:
@@ -155,23 +154,23 @@ def _trials(
 def _grid(arm: Arm, plan: Plan, losses: Losses) -> tuple[float, ...]:
     """The rates of an arm: more than five where the best of five is at an edge."""
     grid = rates(plan.recipe.optim.lr)
-    return extended(grid, best_of(_trials(arm, plan, losses, [((LR, lr),) for lr in grid])))
+    return extended(grid, best_of(trials(arm, plan, losses, [((LR, lr),) for lr in grid])))
 
 
 def _best_rate(arm: Arm, plan: Plan, losses: Losses) -> float | None:
     grid = _grid(arm, plan, losses)
-    best = best_of(_trials(arm, plan, losses, [((LR, lr),) for lr in grid]))
+    best = best_of(trials(arm, plan, losses, [((LR, lr),) for lr in grid]))
     return None if best is None else grid[best]
 
 
 def _tuned(arm: Arm, plan: Plan, losses: Losses) -> Arm | None:
     own, grid = plan.recipe_of(arm), _grid(arm, plan, losses)
-    by_rate = _trials(arm, plan, losses, [((LR, lr),) for lr in grid])
+    by_rate = trials(arm, plan, losses, [((LR, lr),) for lr in grid])
     best = best_of(by_rate)
     if best is None:
         return None
     settings = [changes for _, changes in _seconds(arm, plan, grid[best], losses)]
-    more = _trials(arm, plan, losses, settings)
+    more = trials(arm, plan, losses, settings)
     adds = adds_parameters(arm, own)
     how = decided(own.optim.lr, by_rate, more, on_a_line=adds)
     if how is None:

@@ -102,6 +102,12 @@ class Search:
     codes: tuple[str, ...] = ()  # digests of the code of its designs; none where not known
     designs: Designs | None = None  # of a search over designs
 
+    @property
+    def about(self) -> Designs:
+        """What it says of designs, which it is over."""
+        assert self.designs is not None
+        return self.designs
+
 
 def n_asked(search: Search, family: Family) -> int:
     """Trials that a family can have: those asked for, or all points where these are fewer."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from attnres_cli.records.run import RunRecord
-from attnres_cli.records.search_records import Designs, Search, State, Trial, Value
+from attnres_cli.records.search_records import Search, State, Trial, Value
 from attnres_cli.report.effects import effects_document, effects_table
 from attnres_cli.report.table import Column, Report, Table, columns
 from attnres_cli.stats.effects import Effect, Look, effects
@@ -42,7 +42,7 @@ def _loss(trial: Trial | None) -> float | None:
 
 def tried(search: Search) -> list[Tried]:
     """The designs of a search that have a look, best first, those with all tokens before others."""
-    about, by_name = _about(search), dict[str, dict[Value, Trial]]()
+    about, by_name = search.about, dict[str, dict[Value, Trial]]()
     for trial in (trial for family in search.families for trial in family.trials):
         if trial.state is State.COMPLETE:
             by_name.setdefault(trial.variant, {})[trial.dimensions["tokens"]] = trial
@@ -55,14 +55,9 @@ def tried(search: Search) -> list[Tried]:
     return sorted(found, key=lambda each: (each.whole is None, each.loss))
 
 
-def _about(search: Search) -> Designs:
-    assert search.designs is not None
-    return search.designs
-
-
 def first_look_of_baseline(search: Search, records: Sequence[RunRecord]) -> float | None:
     """The loss of the baseline on the seed of first looks, with all tokens; None without it."""
-    mine = (_about(search).baseline_digest, "standard", search.first_seed, search.fingerprint)
+    mine = (search.about.baseline_digest, "standard", search.first_seed, search.fingerprint)
     losses = [
         record.result.val_loss
         for record in records
@@ -125,7 +120,7 @@ def answer(
     search: Search, designs: Sequence[Tried], baseline: float | None, compared: Comparison | None
 ) -> str:
     """`12 designs of 49 tried; the best first look promised -0.031 nats (one seed); ...`."""
-    about = _about(search)
+    about = search.about
     text = f"{plural(len(designs), 'design')} of {about.size:,} combinations tried"
     whole = [each for each in designs if each.whole is not None and math.isfinite(each.loss)]
     if not whole:
@@ -149,7 +144,7 @@ def answer(
 
 
 def _table(search: Search, designs: Sequence[Tried], baseline: float | None) -> Table:
-    short, whole = (f"{n:,} tokens" for n in _about(search).tokens)
+    short, whole = (f"{n:,} tokens" for n in search.about.tokens)
     heads = [Column("design", "name"), *columns(short, whole, "promised")]
     rows = []
     for each in designs[:_LISTED]:
@@ -174,7 +169,7 @@ def _record(search: Search, each: Tried, baseline: float | None) -> dict[str, An
 
 
 def _notes(search: Search, designs: Sequence[Tried]) -> list[str]:
-    about = _about(search)
+    about = search.about
     short, whole = (f"{n:,}" for n in about.tokens)
     n_whole = sum(each.whole is not None for each in designs)
     fresh = ", ".join(map(str, search.confirm_seeds)) or "none"

@@ -141,7 +141,7 @@ class DesignFamily(Family):
 @dataclass
 class DesignRunner(TrialRunner):
     """Where looks are trained. `slope` and the baseline's seconds per step say what a loss is worth
-    at equal time; `look_s` is how long a look takes on the mean.
+    at equal time; `look_s` is how long a look takes on the mean, with all workers.
     """
 
     slope: float = 0.0
@@ -156,7 +156,7 @@ class DesignRunner(TrialRunner):
     def _predicted_s(self, n_trials: Sequence[int]) -> float | None:
         if self.look_s is None:
             return None
-        return sum(n_trials) * self.look_s / len(self.plan.devices)
+        return sum(n_trials) * self.look_s
 
     def _continue(self, points: Sequence[Point], records: Sequence[RunRecord]) -> None:
         arms = tuple(map(arm_of, points))
