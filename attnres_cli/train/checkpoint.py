@@ -37,6 +37,12 @@ _KEPT = 2  # one more than needed, for when the newest is damaged
 class _UnsoundError(Exception):
     """Of one checkpoint: why it cannot be used. The one before it may be."""
 
+    @property
+    def is_for_good(self) -> bool:
+        """Whether it is not the disk, or a server of files, that fails just now."""
+        cause = self.__cause__
+        return not isinstance(cause, OSError) or isinstance(cause, FileNotFoundError)
+
 
 class _ForeignError(Exception):
     """Of one checkpoint: which part of its making differs. So does that of all before it."""
@@ -67,7 +73,8 @@ class Checkpoints:
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """State and tensors of the newest sound checkpoint, None if there is none. Damaged ones are
-        removed, and all are where one is of another identity; stderr tells so.
+        removed, unless they cannot be read just now, and all are where one is of another identity;
+        stderr tells so.
         """
         notes = self._notes()
         for note in notes:
@@ -76,7 +83,8 @@ class Checkpoints:
             except _UnsoundError as error:
                 then = "the run starts again" if note is notes[-1] else "the one before is tried"
                 say(f"checkpoint {note} is damaged ({error}): {then}")
-                note.unlink(missing_ok=True)
+                if error.is_for_good:
+                    note.unlink(missing_ok=True)
             except _ForeignError as error:
                 say(f"checkpoint {note} was made with another {error}: the run starts again")
                 clear(self.folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +99,20 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     first, last = capsys.readouterr().err.splitlines()
     assert first.endswith("is not as it was written): the one before is tried")
     assert last.endswith("is not as it was written): the run starts again")
+
+
+def test_a_checkpoint_that_cannot_be_read_just_now_stays(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def stale(path: Path) -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    save(checkpoints, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("attnres_cli.train.checkpoint.sha256", stale)
+        assert checkpoints.load() is None
+    assert "Stale file handle" in capsys.readouterr().err
+    assert loaded_step(checkpoints) == 2
 
 
 def test_a_run_made_differently_starts_again(
