@@ -172,6 +172,7 @@ model:  # all sizes: attnres recipes quick
   seq_len: {model.seq_len}  # tokens that a model sees at once
 optim:
   lr: {optim.lr}  # of every design; `attnres ablate --tune-lr` finds one for each
+  warmup_fraction: {optim.warmup_fraction}  # of the steps; small models in short runs want many
 train:
   tokens: {train.tokens}  # of a run: {epochs:.2g} times the training tokens there are (epochs)
   batch_size: {train.batch_size}  # sequences in a step
