@@ -67,7 +67,7 @@ MEANINGS = {
     "data.dtype": "Type of a token in files. Unset: uint32 if vocab_size needs it.",
     "data.subset": "Configuration of the data set.",
     "data.split": "Split that trains.",
-    "data.val_split": "Split that validates. Unset: validation, else test, else a part of the other.",
+    "data.val_split": "Split that validates. Unset: validation, else test, else a part.",
     "data.column": "Column that holds the text.",
     "data.rows": "How many rows to read. Unset: all.",
     "data.streaming": "Whether rows are read as they download.",

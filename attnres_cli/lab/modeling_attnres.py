@@ -106,6 +106,8 @@ class AttnResForCausalLM(PreTrainedModel, GenerationMixin):
         try:
             return super().from_pretrained(name, *arguments, **known)
         except (SafetensorError, RuntimeError, KeyError) as error:
+            if type(error) is not RuntimeError and isinstance(error, RuntimeError):
+                raise  # of the device, as where its memory ends
             raise damaged(name, error) from error
 
     @can_return_tuple

@@ -51,6 +51,11 @@ def prefill(
     chunk = max(1, n_tokens // 4) if chunk is None else chunk
     shape = replace(shape, seq_len=n_tokens)
     _refuse(shape, n_tokens, ranks, chunk)
+    for name in variants:
+        with torch.device("meta"):
+            design = parse(name).build(shape.d_model, shape.n_sublayers)
+        if design.sees_values:
+            raise UsageError(f"--prefill: {name} changes values, which has no parts for ranks")
     drawn = torch.Generator().manual_seed(0)
     tokens = torch.randint(_VOCABULARY, (1, n_tokens), generator=drawn)
     with tempfile.TemporaryDirectory(prefix="attnres-") as name:

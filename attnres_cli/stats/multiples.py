@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import scipy
@@ -173,7 +173,8 @@ def _error(
         return values.std(axis=0, ddof=1) / math.sqrt(n), np.full(len(weights), n - 1.0)
     own = difference.sd**2 / n
     theirs = (weights**2) * np.array([each.error**2 for each in curve])
-    together = own + theirs.sum(axis=1) + 2 * weights @ _covariances(difference, by_seed, curve)
+    of_curve = np.einsum("gi,ij,gj->g", weights, _between(curve), weights)
+    together = own + of_curve + 2 * weights @ _covariances(difference, by_seed, curve)
     total = np.maximum(together, own / n)
     degrees = np.array([max(1, each.n - 1) for each in curve])
     return np.sqrt(total), (own + theirs.sum(axis=1)) ** 2 / (
@@ -185,16 +186,25 @@ def _covariances(
     difference: Difference, by_seed: Mapping[int, float], curve: Sequence[Budget]
 ) -> Floats:
     """Of the mean difference with the mean drop at each budget: they share the baseline's runs."""
-    found = []
-    for each in curve:
-        shared = sorted(set(by_seed) & set(each.by_seed))
-        if len(shared) < 2:
-            found.append(0.0)
-            continue
-        pairs = np.array([(by_seed[seed], each.by_seed[seed]) for seed in shared])
-        of_one = float(np.cov(pairs.T)[0, 1])
-        found.append(of_one * len(shared) / (difference.n * each.n))
-    return np.array(found)
+    mine = [_shared(by_seed, each.by_seed) / (difference.n * each.n) for each in curve]
+    return np.array(mine)
+
+
+def _between(curve: Sequence[Budget]) -> Floats:
+    """Of the mean drops at two budgets, which share the baseline's runs too."""
+    found = np.diag([each.error**2 for each in curve])
+    for (i, one), (j, other) in permutations(enumerate(curve), 2):
+        found[i, j] = _shared(one.by_seed, other.by_seed) / (one.n * other.n)
+    return found
+
+
+def _shared(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+    """The sum over seeds of covariances of two values of a seed; 0 where two seeds lack both."""
+    seeds = sorted(set(one) & set(other))
+    if len(seeds) < 2:
+        return 0.0
+    pairs = np.array([(one[seed], other[seed]) for seed in seeds])
+    return float(np.cov(pairs.T)[0, 1]) * len(seeds)
 
 
 def _crossing(grid: Floats, excess: Floats, below: float, above: float) -> float:

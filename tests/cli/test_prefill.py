@@ -28,6 +28,10 @@ def test_sizes_that_the_ranks_cannot_share_are_refused(attnres: Attnres):
     assert "--chunk 7 must be divided by --ranks 2" in chunk
 
 
+def test_designs_that_ranks_have_no_parts_of_are_refused(attnres: Attnres):
+    assert "attnres+vres changes values" in attnres.refuses(*TINY, "standard", "attnres+vres")
+
+
 @pytest.mark.slow
 def test_four_ranks_and_every_kind_of_design(attnres: Attnres):
     arms = ("standard", "attnres", "attnres:block_size=4", "mhc", "denseformer", "sandwich")

@@ -162,6 +162,15 @@ def test_loading_in_half_precision_keeps_the_tables_in_fp32(export: Export, toke
     torch.testing.assert_close(logits.float(), ours(tokens), rtol=0, atol=0.1)
 
 
+def test_a_copy_in_half_precision_of_a_design_without_norms_is_whole(
+    export: Export, tmp_path: Path
+):
+    ours, folder = export("rezero", replace(SHAPE, n_layers=8, d_model=64))
+    loaded(folder, dtype=torch.bfloat16).save_pretrained(tmp_path / "half")
+    again = loaded(tmp_path / "half", dtype=torch.bfloat16)
+    assert torch.equal(again.model.embed.weight, ours.embed.weight.bfloat16())
+
+
 def test_a_cache_goes_on_where_it_was_left(export: Export, tokens: Tensor, mask: Tensor):
     _, folder = export("attnres")
     model = loaded(folder)

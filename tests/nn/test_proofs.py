@@ -154,6 +154,21 @@ BROKEN: list[tuple[Proof, Design, str]] = [
         but(write=lambda self, state, l, y: state + y * float("nan")),
         "site 2 sees a number that is not finite",
     ),
+    (
+        design.is_token_wise,
+        but(write=lambda self, state, l, y: state + y + 0.1 * state[:, :1]),
+        "token 0 of sequence 0 was changed",
+    ),
+    (
+        design.is_token_wise,
+        but(write=lambda self, state, l, y: state + y + 0.1 * state[:1]),
+        "token 0 of sequence 0 was changed",
+    ),
+    (
+        design.is_token_wise,
+        but(start=lambda self, x: x + 0.1 * x[:, -1:]),
+        "was changed, and site 1 sees another",
+    ),
     (model.is_causal, LOOKS_AHEAD, "logits before the changed token at [0, 0, 0]"),
     (
         model.is_causal,

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from attnres_cli.stats import multiples
 from attnres_cli.stats.multiples import Budget, Worth, worth
 from attnres_cli.stats.pairs import Difference, paired
 
@@ -92,6 +93,25 @@ def test_paired_seeds_give_the_t_test_of_the_arm_against_the_interpolated_baseli
         x = math.log(end) / math.log(2)
         between = (1 - x * x) * base + x * (x + 1) / 2 * double + x * (x - 1) / 2 * half
         assert paired(list(arm), list(between)).p == pytest.approx(0.05, abs=2e-3)
+
+
+def test_drops_at_several_budgets_share_the_runs_of_the_baseline():
+    rng, u = np.random.default_rng(0), math.log(2.83)
+    claimed, found = [], []
+    for _ in range(300):
+        base, arm = rng.normal(0, 0.01, 12), rng.normal(-0.2, 0.01, 12)
+        budgets = []
+        for ratio in (0.5, 2, 4):
+            drops = base[:7] - rng.normal(0, 0.01, 7) + 0.35 * math.log(ratio)
+            error = drops.std(ddof=1) / math.sqrt(7)
+            budgets.append(Budget(ratio, drops.mean(), error, 7, dict(enumerate(drops))))
+        gap = arm - base
+        _, _, grid, weights, drop = multiples._interpolated(budgets)
+        at = int(np.abs(grid - u).argmin())
+        errors, _ = multiples._error(paired(arm, base), dict(enumerate(gap)), budgets, weights)
+        claimed.append(errors[at] ** 2)
+        found.append(gap.mean() + drop[at])
+    assert np.mean(claimed) == pytest.approx(np.var(found, ddof=1), rel=0.2)
 
 
 def test_without_a_budget_or_a_falling_loss_nothing_is_said():

@@ -170,7 +170,7 @@ def _is_offline() -> bool:
 def _read(path: Path) -> list[Item]:
     found: list[Item] = []
     text = read_text(path, "--tasks", UsageError, _MOST_BYTES)
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -37,8 +37,12 @@ def is_token_wise(subject: Subject) -> None:
     for situation in subject.situations():
         design = design_of(subject).to(situation.dtype).train(situation.trains)
         x = values_for(subject, 1, situation.rows, situation.length)[0].to(situation.dtype)
-        with situation.run():
-            _is_token_wise(design, x, situation.rows - 1, situation.length // 2)
+        last = situation.length - 1
+        with (
+            situation.run()
+        ):  # also what all tokens may share, of the first or last one or sequence
+            for row, time in ((situation.rows - 1, situation.length // 2), (0, 0), (0, last)):
+                _is_token_wise(design, x, row, time)
 
 
 def _is_token_wise(design: Residual, x: Tensor, row: int, time: int) -> None:

@@ -17,7 +17,7 @@ from commands import Attnres, ended
 from attnres_cli import load
 from attnres_cli.data import tokenizers
 from attnres_cli.errors import installing
-from attnres_cli.lab.downstream import asking, evaluating, shipped
+from attnres_cli.lab.downstream import asking, evaluating, shipped, tasks
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import parse
@@ -270,6 +270,11 @@ def test_an_interrupted_evaluation_keeps_finished_tasks(attnres: Attnres, monkey
     assert [each.task for each in held()] == ["recall"]
     assert len(results(attnres, "1", "--tasks", "recall,sums.jsonl")) == 2
     assert len(calls) == 3  # recall was not asked again
+
+
+def test_a_line_of_a_task_may_hold_what_else_ends_lines(tmp_path: Path):
+    (path := tmp_path / "task.jsonl").write_text('{"text": "a\u2028b\u0085"}\r\n{"text": "c"}\n')
+    assert [item["text"] for item in tasks._read(path)] == ["a\u2028b\u0085", "c"]
 
 
 def test_impossible_questions_end_in_one_line_and_exit_code_2(attnres):
