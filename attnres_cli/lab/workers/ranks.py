@@ -151,14 +151,14 @@ def _train(
         if each is not None:
             raise UsageError(f"rank {rank}: {each}")
     assert tokens is not None
-    try:
-        with handled(dict.fromkeys(ENDING, keeper.stop.heed)):
+    with handled(dict.fromkeys(ENDING, keeper.stop.heed)):  # torchrun ends all where one has ended
+        try:
             return train(order.spec, tokens, order.settings, device, on_step, keeper)
-    except Stopped:
-        raise
-    except Exception as error:
-        _meet(ranks, order, None if _is_of_the_line(error) else error)
-        raise
+        except Stopped:
+            raise
+        except Exception as error:
+            _meet(ranks, order, None if _is_of_the_line(error) else error)
+            raise
 
 
 def _meet(ranks: Group, order: _Order, error: Exception | None) -> None:
