@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +111,9 @@ def report(asked: Reporting) -> None:
     """Print the verdict from the study alone, or write it, with figures; nothing is trained."""
     if asked.notes:
         be(VERBOSE)
+    # NumPy's, read when it is imported: threads of small matrices wait for each other, ten times as
+    # long as they compute where runs train beside
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from attnres_cli.cli import showing
 
