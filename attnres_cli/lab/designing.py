@@ -120,11 +120,16 @@ def make(
         designs=about,
     )
     search = replace(search, name=studies.name_of(search, [FAMILY]))
-    fitted = memory.fitted(replace(plan, arms=(*base, *_drawn(looks))), tokens, place.workers)
-    if objective == "time" and place.workers is None and fitted.settings.device != "cpu":
-        fitted = replace(fitted, devices=plan.devices, workers_by=plan.workers_by)  # one on a GPU
-    looks.plan = fitted
+    looks.plan = _fitted(replace(plan, arms=(*base, *_drawn(looks))), looks, objective, place)
     return Request(search, looks, place, n_confirmed)
+
+
+def _fitted(plan: Plan, looks: Looks, objective: str, place: Place) -> Plan:
+    """The plan on as many workers as fit; on a GPU one, where times are compared."""
+    found = memory.fitted(plan, looks.tokens, place.workers)
+    if objective == "time" and place.workers is None and found.settings.device != "cpu":
+        return replace(found, devices=plan.devices, workers_by=plan.workers_by)
+    return found
 
 
 def _drawn(looks: Looks) -> list[Arm]:
