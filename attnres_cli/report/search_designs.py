@@ -126,9 +126,7 @@ def answer(
     if not whole:
         return f"{text}; none has a first look with all tokens yet."
     if baseline is None or not math.isfinite(baseline):
-        return (
-            f"{text}; the first look at standard has not ended well, which they are held against."
-        )
+        return f"{text}. The baseline has no first look to compare them with: --retry-failed."
     best = whole[0].variant
     text += f"; the best first look promised {whole[0].loss - baseline:+.4f} nats (one seed)"
     arm = compared.arm(best) if compared is not None else None

@@ -37,11 +37,11 @@ def is_token_wise(subject: Subject) -> None:
     for situation in subject.situations():
         design = design_of(subject).to(situation.dtype).train(situation.trains)
         x = values_for(subject, 1, situation.rows, situation.length)[0].to(situation.dtype)
-        last = situation.length - 1
-        with (
-            situation.run()
-        ):  # also what all tokens may share, of the first or last one or sequence
-            for row, time in ((situation.rows - 1, situation.length // 2), (0, 0), (0, last)):
+        rows, last = situation.rows - 1, situation.length - 1
+        # Some token in the middle; the first and last, whose values a design might hand to all.
+        places = ((rows, situation.length // 2), (0, 0), (0, last))
+        with situation.run():
+            for row, time in places:
                 _is_token_wise(design, x, row, time)
 
 
