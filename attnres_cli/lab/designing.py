@@ -17,7 +17,7 @@ from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.search import studies
 from attnres_cli.lab.search.design_family import DesignFamily, DesignPoints, DesignRunner
 from attnres_cli.lab.search.design_proposals import TOP, Seen, proposed
-from attnres_cli.lab.search.designs import parse
+from attnres_cli.lab.search.designs import MOST_COUNTED, parse
 from attnres_cli.lab.search.looks import BASELINE, MULTIPLES, SHARE, Looks, shorter
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records.comparison_terms import Match
@@ -51,8 +51,9 @@ class Request:
     @property
     def n_looks(self) -> tuple[int, int]:
         """How many there are, of a quarter of the tokens and of all."""
-        about = self.search.about
-        n = min(self.search.n_trials, max(1, round(about.size * about.legal)))
+        about, n = self.search.about, self.search.n_trials
+        if about.size <= MOST_COUNTED:
+            n = min(n, max(1, round(about.size * about.legal)))
         return n, max(1, n // SHARE)
 
     @property
@@ -236,7 +237,7 @@ def lines(request: Request, timed: Plan) -> list[str]:
     """What a search will look at, and how long that takes; `timed` is its plan with step times."""
     search, about = request.search, request.search.about
     (n_short, n_whole), (short, whole) = request.n_looks, about.tokens
-    share = "" if about.size <= 2000 else " (of 500 drawn)"
+    share = "" if about.size <= MOST_COUNTED else " (of 500 drawn)"
     held = {
         "tokens": f"the tokens of {BASELINE}",
         "params": f"the parameters and tokens of {BASELINE}",

@@ -21,6 +21,10 @@ def test_a_dry_run_says_how_large_the_space_is_and_trains_nothing(attnres: Attnr
     assert "rates tuned first, 4 runs each: attnres" in out
     assert "the 2 best are tuned (about 32 runs each) and compared on 7 fresh seeds" in out
     assert "predicted time of the looks: " in out
+    sparse = attnres.prints(
+        "search", "--designs", "attnres:*", *BRIEF, "--trials", "8", "--dry-run"
+    )
+    assert "8 designs at 512 tokens" in sparse  # though few of its combinations are legal
     assert list(folder.iterdir()) == []
 
 

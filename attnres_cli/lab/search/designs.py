@@ -38,7 +38,9 @@ NameOf = Callable[[Choices], str | None]
 NONE = "none"
 SLOTS = ("addon 1", "addon 2")
 _WHOLE = (1, 2, 4, 8)
-_MOST_COUNTED, _DRAWN = 2_000, 500
+MOST_COUNTED = 2_000
+"""Combinations up to which those that are legal are counted; of more, a share is drawn."""
+_DRAWN = 500
 _EXAMPLE = "such as --designs 'attnres:norm=*,heads=1|4;+vres|+x0'"
 
 
@@ -153,7 +155,7 @@ class DesignSpace:
         """The share of combinations that name_of names: of all, or of 500 drawn where they are more
         than 2,000.
         """
-        if self.size <= _MOST_COUNTED:
+        if self.size <= MOST_COUNTED:
             names = [name_of(choices) for choices in self.every()]
         else:
             source = random.Random(0)  # noqa: S311
