@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -49,9 +50,12 @@ class _File(_Said):
 
 
 class Registration(_Said):
-    """Arms (the baseline among them), seeds, metric and test of one recipe."""
+    """Arms (the baseline among them), seeds, metric and test of one recipe; of as many texts as
+    differ in where they lie alone, None for one.
+    """
 
     recipe_digest: str
+    texts: int | None = None
 
     @property
     def digest(self) -> str:
@@ -88,12 +92,19 @@ def read(path: str, canonical: Canonical) -> list[tuple[Registration, Recipe]]:
     for number, values in enumerate(parts, 1):
         where = f"{origin}, document {number}" if len(parts) > 1 else origin
         found += _said(values, where, canonical)
-    if len({recipe.digest for _, recipe in found}) < len(found):
+    if len({(recipe.digest, recipe.data) for _, recipe in found}) < len(found):
+        raise RecipeError(f"{origin}: two of its comparisons have the same recipe: write one")
+    if len({said.digest for said, _ in found}) > len({recipe.digest for _, recipe in found}):
         raise RecipeError(
-            f"{origin}: two of its comparisons have the same recipe: write one; two texts that "
-            "differ in data.path alone need a plan and a study each"
+            f"{origin}: two texts that differ in data.path alone need the same arms, seeds and "
+            "words"
         )
-    return found
+    n = Counter(recipe.digest for _, recipe in found)
+    texts = {digest: many for digest, many in n.items() if many > 1}
+    return [
+        (said.model_copy(update={"texts": texts.get(recipe.digest)}), recipe)
+        for said, recipe in found
+    ]
 
 
 def _said(values: Any, origin: str, canonical: Canonical) -> list[tuple[Registration, Recipe]]:

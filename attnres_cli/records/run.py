@@ -72,6 +72,12 @@ class DataDescription:
     zlib_bits: float | None = None  # per byte of the validation text's first MiB; None: no text
     xz_bits: float | None = None
     split: str | None = None  # what trains and what validates, and what was left out
+    name: str | None = None  # of its file, folder or dataset, where a study holds one
+
+    @property
+    def called(self) -> str:
+        """The source, and the name of what it read, with the fingerprint."""
+        return f"{' '.join(filter(None, (self.source, self.name)))} ({self.fingerprint})"
 
     @property
     def is_bytes(self) -> bool:

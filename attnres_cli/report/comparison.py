@@ -154,7 +154,7 @@ def facts_of(comparison: Comparison) -> list[str]:
         ),
         *labels.lines(comparison),
         *labels.said(comparison),
-        f"data {data.source} ({data.fingerprint}), {data.size}",
+        f"data {data.called}, {data.size}",
         *([f"split: {data.split}"] if data.split else []),
         *_reference_lines(data),
         *_in_bytes(comparison),

@@ -78,7 +78,7 @@ def report_of(first: Side, second: Side, rows: Sequence[Row]) -> Report:
         a, b = ("nothing" if value is None else value for value in values)
         parts.append(f"{key} {a} in A, {b} in B")
     text = [
-        f"{letter}: recipe {name}, data {side.data.source} ({side.data.fingerprint})"
+        f"{letter}: recipe {name}, data {side.data.called}"
         for letter, name, side in zip("AB", names, sides, strict=True)
     ]
     text.append(f"what differs: {'; '.join(parts) or 'no setting'}")

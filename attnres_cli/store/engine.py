@@ -41,10 +41,8 @@ def connect(study: str, *, create: bool, keeps: bool = False) -> Engine:
                 connection.rollback()
                 sqlite.use_wal(connection, path)
         if create and held != SCHEMA:
-            with sqlite.immediate(engine).connect() as connection:
-                sqlite.let_tables_be_remade(connection)
-                with connection.begin():
-                    _make_tables(connection, str(path))
+            with sqlite.immediate(engine).begin() as connection:
+                _make_tables(connection, str(path))
     return engine if create else engine.execution_options(**upgrade.reading(held))
 
 
@@ -139,8 +137,8 @@ def _make_tables(connection: Connection, study: str) -> None:
     first.
     """
     held = _check(connection, study, create=True)
-    if held in (upgrade.OLDER, *upgrade.BEFORE):
-        upgrade.upgrade(connection)
+    if held in upgrade.BEFORE:
+        upgrade.upgrade(connection, held)
     elif held != SCHEMA:
         metadata.create_all(connection, checkfirst=False)
         connection.execute(insert(schema).values(version_num=SCHEMA))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table
 
 from attnres_cli.records.run import Status
 from attnres_cli.store import owner, rows, tables, upgrade
@@ -38,8 +38,7 @@ def holding(connection: Connection, study: str) -> Holding:
     def of(table: Table) -> Sequence[Row]:
         if upgrade.lacks(connection, table):
             return []
-        renewed = table in (runs, tables.data)
-        query = upgrade.rows_of(connection, table) if renewed else select(table)
+        query = upgrade.rows_of(connection, table)
         found = connection.execute(query.order_by(*table.primary_key)).all()
         names = table.c.keys()
         read = [rows.sound(table, dict(zip(names, row, strict=True))) for row in found]

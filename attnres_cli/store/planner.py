@@ -57,7 +57,7 @@ class Planner(Reader):
         process is gone wait again, and if asked for, those that failed or failed a proof.
         """
         with self._write(alone=True) as connection:
-            _keep_data(connection, facts)
+            _keep_data(connection, facts, specs[0].recipe if specs else None)
             ids = _run_ids(connection, specs)
             free(connection, self._orphans(connection, ids, lock=True))
             if retry_failed:
@@ -86,7 +86,7 @@ class Planner(Reader):
             return []
         of, kept = tables.arm_recipes, []
         with self._write(alone=True) as connection:
-            _keep_data(connection, facts)
+            _keep_data(connection, facts, plan.recipe)
             for recipe in (plan.recipe, *(plan.recipe_of(arm) for arm in plan.arms)):
                 _keep_recipe(connection, recipe)
             for found in plan.arm_recipes:
@@ -110,7 +110,7 @@ class Planner(Reader):
         seeds at most then stands. None where arms were planned otherwise before.
         """
         with self._write(alone=True) as connection:
-            _keep_data(connection, facts)
+            _keep_data(connection, facts, recipe)
             _keep_recipe(connection, recipe)
             of, base = tables.until_decided, (recipe.digest, facts.fingerprint)
             mine = (of.c.recipe_digest == base[0], of.c.fingerprint == base[1])
@@ -126,7 +126,7 @@ class Planner(Reader):
         """Record what evaluations under a recipe predict."""
         of, key = tables.evaluated, (recipe.digest, facts.fingerprint)
         with self._write(alone=True) as connection:
-            _keep_data(connection, facts)
+            _keep_data(connection, facts, recipe)
             _keep_recipe(connection, recipe)
             mine = (of.c.recipe_digest == key[0], of.c.fingerprint == key[1])
             if connection.execute(select(of.c.n_bytes).where(*mine)).first() is None:
@@ -223,12 +223,14 @@ def _keep(connection: Connection, table: Table, row: Mapping[str, object]) -> No
         connection.execute(insert(table).values(**row))
 
 
-def _keep_data(connection: Connection, facts: DataDescription) -> None:
+def _keep_data(connection: Connection, facts: DataDescription, recipe: Recipe | None) -> None:
     """Put a description there; one by an older attnres is written anew."""
-    of, row = tables.data, asdict(facts)
+    name = None if recipe is None else recipe.data.name
+    of, row = tables.data, asdict(facts) | {"name": name}
     _keep(connection, of, row)
-    without = (of.c.fingerprint == facts.fingerprint, of.c.unigram_loss.is_(None))
-    connection.execute(update(of).where(*without).values(**row))
+    mine = update(of).where(of.c.fingerprint == facts.fingerprint)
+    connection.execute(mine.where(of.c.name.is_(None)).values(name=name))
+    connection.execute(mine.where(of.c.unigram_loss.is_(None)).values(**row))
 
 
 def _keep_recipe(connection: Connection, recipe: Recipe) -> None:

@@ -20,8 +20,7 @@ def records(
     connection: Connection, *mine: ColumnElement[bool], curves: bool = True, gates: bool = True
 ) -> list[RunRecord]:
     """The runs that are all of this, by number, with curves and gates if they are asked for."""
-    query = upgrade.rows_of(connection, runs).add_columns(recipes.c.name.label("recipe"))
-    query = query.join_from(runs, recipes).where(*mine)
+    query = select(runs, recipes.c.name.label("recipe")).join(recipes).where(*mine)
     losses = select(curve.c.run_id, curve.c.step, curve.c.train_loss, curve.c.val_loss)
     losses = losses.join(runs).where(*mine).order_by(curve.c.run_id, curve.c.step)
     found = every(connection, query.order_by(runs.c.id))

@@ -102,8 +102,6 @@ class Reader:
     def removed(self) -> list[Removed]:
         """The runs that were removed once one of their table had begun, in order of removal."""
         with self._read() as connection:
-            if upgrade.lacks(connection, tables.removed):
-                return []
             found = connection.execute(select(tables.removed).order_by(tables.removed.c.id))
             return [rows.to_removed(row) for row in found]
 

@@ -211,14 +211,6 @@ def immediate(engine: Engine) -> Engine:
     return engine.execution_options(attnres_begin="BEGIN IMMEDIATE")
 
 
-def let_tables_be_remade(connection: Connection) -> None:
-    """Enforce no foreign keys on this connection, which is in no transaction: SQLite would empty
-    the tables that refer to one that is dropped.
-    """
-    driver: Any = connection.connection.driver_connection
-    driver.execute("PRAGMA foreign_keys = OFF")
-
-
 def use_wal(connection: Connection, path: Path) -> None:
     """Let readers and the writer not wait for each other. The file keeps it: only for our own."""
     driver: Any = connection.connection.driver_connection  # outside of any transaction

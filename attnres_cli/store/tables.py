@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 PREFIX = "attnres_"
 
-SCHEMA = "0012"  # which tables these are: a study says it in `schema`, as Alembic would write it
+SCHEMA = "0013"  # which tables these are: a study says it in `schema`, as Alembic would write it
 
 IDENTITY = ("recipe_digest", "variant", "seed", "fingerprint", "code")
 """The columns that tell a run from every other."""
@@ -58,6 +58,7 @@ data = Table(
     Column("zlib_bits", Float),  # bits per byte of the validation text
     Column("xz_bits", Float),
     Column("split", Text),  # what trains and what validates, in words
+    Column("name", Text),  # of the file or folder, or of the dataset; null where there is none
 )
 
 runs = Table(

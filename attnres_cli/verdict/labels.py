@@ -54,10 +54,7 @@ def of_data(data: DataDescription, recipe: Recipe, n_tokens: Collection[int]) ->
     """What runs of so many tokens will see: size, vocabulary, split, epochs."""
     tokenizer = recipe.data.tokenizer or ("bytes" if data.is_bytes else "")
     named = f" ({tokenizer})" if tokenizer else ""
-    lines = [
-        f"data {data.source} ({data.fingerprint}), {data.size}; "
-        f"vocabulary {data.vocab_size:,}{named}"
-    ]
+    lines = [f"data {data.called}, {data.size}; vocabulary {data.vocab_size:,}{named}"]
     if data.split:
         lines.append(f"split: {data.split}")
     if data.train_tokens:

@@ -68,7 +68,8 @@ def labelled(
 
     Where the recipe has one, the registered arms on the registered seeds come first, compared with
     each other alone, on each of its terms; any comparison that holds more, or is on others, is
-    exploratory. Only the data of the recipe's first run count, since data are not fixed before.
+    exploratory. Only the data of the recipe's first runs count, as many texts as were registered,
+    since data are not fixed before.
     """
     if not registrations or not found:
         return list(found)
@@ -77,7 +78,8 @@ def labelled(
     if mine is None:
         return _explore(found, "this recipe is not preregistered")
     of_recipe = [record for record in records if record.recipe_digest == digest]
-    if of_recipe and of_recipe[0].fingerprint != facts.fingerprint:
+    texts = [*dict.fromkeys(record.fingerprint for record in of_recipe)][: mine.texts or 1]
+    if texts and facts.fingerprint not in texts:
         why = f"other data than of the first runs of preregistration {mine.digest}"
         return _explore(found, why)
     runs = [r for r in _of_plan(mine, of_recipe) if r.fingerprint == facts.fingerprint]

@@ -108,7 +108,7 @@ def names(chapters: Sequence[Chapter]) -> list[str]:
             same = [c.recipe for c in chapters if c.comparison.recipe == held.recipe and c.recipe]
             parts = _words(chapter.recipe, same)
         if n_data > 1:
-            parts.append(f"data {held.data.source} ({held.data.fingerprint})")
+            parts.append(f"data {held.data.called}")
         found.append(", ".join(parts))
     return found
 

@@ -56,7 +56,7 @@ class Texts:
         """What tells the texts apart: the recipes, what they read, or fingerprints."""
         for named in (
             [one.recipe for one in self.comparisons],
-            [one.data.source for one in self.comparisons],
+            [one.data.name or one.data.source for one in self.comparisons],
         ):
             if len(set(named)) == len(named):
                 return named

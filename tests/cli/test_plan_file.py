@@ -88,6 +88,28 @@ def test_what_is_typed_beside_a_plan_and_two_comparisons_under_one_recipe_are_re
     assert not (planned / "attnres.db").exists()
 
 
+def test_two_texts_of_one_recipe_stand_in_one_plan_and_are_called_by_their_names(
+    folder: Path, attnres: Attnres
+):
+    write(folder)
+    (folder / "prose.txt").write_text("another text, which has other words\n" * 500)
+    of = [f"recipe: other.yaml\nset: [data.path={name}.txt]\n" for name in ("text", "prose")]
+    rest = f"arms: [attnres]\n{FIXED}"
+    plan = folder / "plan.yaml"
+    plan.write_text(rest.replace("4]", "4, 5]").join([of[0], "---\n"]) + of[1] + rest)
+    assert "need the same arms, seeds and words" in attnres.refuses(*TRAIN)
+
+    plan.write_text(f"{of[0]}{rest}---\n{of[1]}{rest}")
+    tables = [first := attnres.json(*TRAIN), *first["more"]]
+    found = [table for table in tables if "registered" in table]
+    assert len({table["registered"] for table in found}) == 1 < len(found)
+    assert first["registered"].startswith("preregistered")
+    named = [f"{table['recipe_digest']}@{table['data']['fingerprint']}" for table in found]
+    again = attnres.json("report", "--recipe", named[0], "--recipe", named[1])
+    for table in (tables[-1], again):
+        assert [text["name"] for text in table["texts"]] == ["text.txt", "prose.txt"]
+
+
 N_RUNS = [10, 10, 94, 5]
 COMMON, MORE = 20, 24
 """Runs of the third part that are both at a tuned rate and at others; and beyond the grids."""

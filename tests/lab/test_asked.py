@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from another_user import as_nobody
 from answers import answers
 from comparisons import BASE, BETTER
+from older import make_older
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe, load
@@ -131,12 +130,7 @@ def test_who_may_only_read_a_study_is_told_that_it_keeps_nothing(
 def test_a_study_of_before_keeps_nothing_when_read_says_so_and_does_once_written_to(
     study: Path, attnres
 ):
-    with closing(sqlite3.connect(study)) as held:
-        held.execute("DROP TABLE attnres_asked")
-        held.execute("DROP TABLE attnres_evaluated")
-        held.execute("DROP TABLE attnres_until_decided")
-        held.execute("UPDATE attnres_schema SET version_num = '0010'")
-        held.commit()
+    make_older(study, "0010")
     before = study.read_bytes()
     told = attnres.prints("report", "--notes")
     assert f"{NOT_KEPT}: it is of an earlier attnres" in " ".join(told.split())

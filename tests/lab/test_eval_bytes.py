@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from older import make_older
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources, tokenizers
@@ -156,10 +155,7 @@ def test_a_report_compares_two_tokenizers_by_bits_per_byte_and_one_of_before_has
     merge([Store.open("attnres.db", create=False)], into)
     data = {run.recipe_digest: run.fingerprint for run in into.runs()}
     assert all(into.evaluated(*each) for each in data.items())
-    with closing(sqlite3.connect("attnres.db")) as study:
-        study.execute("DROP TABLE attnres_evaluated")
-        study.execute("UPDATE attnres_schema SET version_num = '0011'")
-        study.commit()
+    make_older(Path("attnres.db"), "0011")
     before = Path("attnres.db").read_bytes()
     assert rows(name)[0]["bits_per_byte"] == ""
     assert Path("attnres.db").read_bytes() == before

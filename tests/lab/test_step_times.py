@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from older import make_older
 
 from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
@@ -127,13 +126,7 @@ def test_a_study_keeps_the_newest_ratio_of_each_arm(here: Path, attnres):
 
 def test_a_study_from_before_there_were_ratios_gets_them_when_written_to(here: Path, attnres):
     attnres("ablate", "standard", "--recipe", "smoke", "--seeds", "2")
-    with closing(sqlite3.connect("attnres.db")) as study:
-        study.execute("DROP TABLE attnres_step_ratios")
-        study.execute("DROP TABLE attnres_until_decided")
-        study.execute("DROP TABLE attnres_asked")
-        study.execute("DROP TABLE attnres_evaluated")
-        study.execute("UPDATE attnres_schema SET version_num = '0009'")
-        study.commit()
+    make_older(Path("attnres.db"), "0009")
     attnres("ablate", "standard", "attnres", "--recipe", "smoke", "--seeds", "2")
     store = Store.open("attnres.db", create=False)
     found = store.step_ratios(store.runs()[0].recipe_digest)

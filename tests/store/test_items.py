@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from older import make_older
 from studies import fill
 
 from attnres_cli.config.recipe import Recipe
@@ -17,7 +18,6 @@ from attnres_cli.errors import StudyError
 from attnres_cli.lab.merging import merge
 from attnres_cli.records.items import Items, Kind
 from attnres_cli.store.store import Store
-from attnres_cli.store.tables import items as table
 
 HASHES = ("00ff" * 4, "12" * 8, "ab" * 8)
 CLOZE = Items(
@@ -125,12 +125,7 @@ def test_ten_thousand_items_take_less_than_two_hundred_kilobytes(tmp_path: Path,
 def test_a_study_without_the_table_gets_one_when_written_to(tmp_path: Path, study_of: StudyOf):
     path = tmp_path / "s.db"
     before = study_of("s.db").runs()
-    sql(path, f"DROP TABLE {table.name}")
-    sql(path, "DROP TABLE attnres_step_ratios")
-    sql(path, "DROP TABLE attnres_until_decided")
-    sql(path, "DROP TABLE attnres_asked")
-    sql(path, "DROP TABLE attnres_evaluated")
-    sql(path, "UPDATE attnres_schema SET version_num = '0008'")
+    make_older(path, "0008")
     held = path.read_bytes()
 
     store = Store.open(str(path), create=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -17,13 +16,13 @@ from typing import Any
 import optuna
 import pytest
 from another_user import NOBODY, as_nobody
-from commands import Attnres
 from grids import small_disk
+from older import published
 from sqlalchemy import MetaData
 from sqlalchemy.schema import CreateIndex, CreateTable
 from studies import FACTS
 
-from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.recipe import Data, Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.code import Code
 from attnres_cli.records.run import RunRecord, RunSpec
@@ -36,10 +35,6 @@ OURS = {"attnres_recipes", "attnres_data", "attnres_runs", "attnres_curve", "att
 OURS |= {"attnres_arm_recipes", "attnres_gates", "attnres_registrations", "attnres_schema"}
 OURS |= {"attnres_removed", "attnres_items", "attnres_step_ratios", "attnres_until_decided"}
 OURS |= {"attnres_asked", "attnres_evaluated"}
-OLD = Path(__file__).parent / "golden" / "schema_0007.sql"
-"""A study of 2026-11-22, by a version before the first release: `ablate --tune-lr`, `--match` and
-`search` of the recipe smoke. Names of its machine and most probes were taken out.
-"""
 SCHEMA_OF = "SELECT name, sql FROM sqlite_master ORDER BY name"
 
 Plan = Callable[[Path], list[RunRecord]]
@@ -104,71 +99,50 @@ def test_a_new_study_has_only_our_tables_and_is_opened_again_unchanged(path: Pat
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(OLD.read_text(encoding="utf-8"))
-    return path
+    return published("designs", path)
 
 
-def test_a_study_from_before_the_first_release_is_read_and_reported_as_it_was_then_continued(
-    tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]
+def test_a_published_study_of_an_older_schema_is_read_as_it_is_then_continued(
+    tmp_path: Path, old: Path
 ):
     before = old.read_bytes()
-    report = Attnres(capsys).json("report", "--study", str(old))
 
-    assert {arm["variant"]: list(arm["losses"].values()) for arm in report["arms"]} == {
-        "standard": [2.8641823530197144, 2.7300755381584167, 2.820477217435837],
-        "attnres:block_size=4": [2.830394983291626, 2.7338316440582275, 2.82531014084816],
-    }
-    assert len(report["more"]) == 2  # tuned, and matched
     store = Store.open(str(old), create=False)
-    held, standing = store.runs(), store.standings([1])[1]
-    first = held[0]
+    held = store.runs()
+    (facts,) = {store.data(run.fingerprint) for run in held}
+    assert len(held) == 168
+    assert (store.asked(), facts.name) == (None, None)
     assert old.read_bytes() == before  # reading changes nothing
-    assert (len(held), first.code, store.removed()) == (50, "", [])
-    assert first.result is not None
-    assert first.result.val_loss == 2.8641823530197144
-    assert first.created_at == standing.created_at == "2026-11-22T20:14:44+00:00"
 
     Store.open(str(tmp_path / "fresh.db"), create=True)
     store = Store.open(str(old), create=True)
+    first = held[0]
     assert store.runs() == held  # and neither does the upgrade
-    assert old.read_bytes() != before
-    recipe, facts = store.recipe(first.recipe_digest), store.data(first.fingerprint)
-    specs = [RunSpec(recipe, first.variant, seed, first.fingerprint) for seed in range(4)]
-    planned = store.plan(specs, facts)
-    store.remove([planned[3].id])
-    again = store.plan(specs, facts)[3]
-
+    assert sql(old, "SELECT version_num FROM attnres_schema") == [(SCHEMA,)]
     assert layout(old) == layout(tmp_path / "fresh.db")
-    assert recipe.digest == first.recipe_digest
-    assert planned[:3] == [held[0], held[2], held[4]]  # trained already
-    assert (planned[3].id, again.id) == (51, 52)  # the number of a removed run is not given again
-    assert len(store.probes([1])[1]) == 1
-    assert {own.terms.match for own in store.arm_recipes()} == {"tokens", "flops"}
-    assert store.has_searches()
+
+    recipe, versions = store.recipe(first.recipe_digest), dict(first.versions)
+    seeds = [run.seed for run in held if (run.recipe_digest, run.variant) == first.identity[:2]]
+    of = (recipe, first.variant)
+    specs = [RunSpec(*of, seed, first.fingerprint, Code.of(versions)) for seed in [*seeds, 10**6]]
+    *known, new = store.plan(specs, facts)
+    assert {run.id for run in known} <= {run.id for run in held}  # trained already
+    store.remove([new.id])
+    assert store.plan(specs, facts)[-1].id == new.id + 1  # no number is given twice
 
 
-@pytest.mark.parametrize("upgraded", [True, False])
-def test_codes_and_lines_of_an_older_study_are_read_where_they_hold(old: Path, upgraded: bool):
-    parts = {f"code_{name}": f"{name:.12}" for name in ("design", "trunk", "engine", "loop")}
-    for run_id, versions in ((1, parts), (2, parts | {"code_data": "data"})):
-        sql(old, f"UPDATE attnres_runs SET versions = '{json.dumps(versions)}' WHERE id = {run_id}")
+def test_what_data_are_called_is_kept_once_a_recipe_says_where_they_lie(
+    path: Path, tiny_recipe: Recipe
+):
+    store = Store.open(str(path), create=True)
+    spec = RunSpec(tiny_recipe, "standard", 0, FACTS.fingerprint)
+    store.plan([spec], FACTS)
+    assert store.data(FACTS.fingerprint) == FACTS
 
-    store = Store.open(str(old), create=upgraded)
-    held, facts = store.runs(), store.data("e32521529fcef8e1")
-
-    known = Code("design", "trunk", "engine", "loop", "data").digest
-    assert [record.code for record in held[:3]] == ["", known, ""]  # of runs that recorded it all
-    assert len(known) == 12
-    assert (facts.unigram_loss, facts.bigram_loss, facts.split) == (None, None, None)  # outdated
-    assert facts.xz_bits == 1.48329172858812596835
-    if upgraded:
-        codes = sql(old, "SELECT code FROM attnres_runs ORDER BY id LIMIT 3")
-        assert codes == [("",), (known,), ("",)]
-        fitted = replace(facts, unigram_loss=3.41, bigram_loss=2.46)
-        store.plan([], fitted)  # the next command replaces them
-        store.plan([], replace(fitted, bigram_loss=1.0))  # a known value stays
-        assert store.data(facts.fingerprint) == fitted
+    for place in ("/corpora/english/", "elsewhere/prose"):
+        data = Data(source="text", path=place)
+        store.plan([replace(spec, recipe=tiny_recipe.model_copy(update={"data": data}))], FACTS)
+        assert store.data(FACTS.fingerprint) == replace(FACTS, name="english")
 
 
 def test_a_study_lies_under_the_name_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -344,7 +318,7 @@ def test_a_kill_while_a_study_is_made_or_upgraded_leaves_it_as_it_was(
     """Killed before the commit, and before every statement or every third one."""
     if is_upgrade:
         curve = sql(old, "SELECT * FROM attnres_curve")
-        for number in range(0, 60, step):
+        for number in range(0, 40, step):
             (tmp_path / f"{number}.db").write_bytes(old.read_bytes())
 
     command = [sys.executable, "-c", OPEN_AND_DIE, str(tmp_path), str(step)]
@@ -352,12 +326,12 @@ def test_a_kill_while_a_study_is_made_or_upgraded_leaves_it_as_it_was(
 
     assert set(killed) == {"-9"}
     assert last == "0"
-    assert len(killed) > 15 / step
+    assert len(killed) > 12 / step
     for number in range(0, step * len(killed), step):
         path = tmp_path / f"{number}.db"
         if is_upgrade:
-            assert sql(path, "SELECT version_num FROM attnres_schema") == [("0007",)]
-            assert len(Store.open(str(path), create=True).runs()) == 50
+            assert sql(path, "SELECT version_num FROM attnres_schema") == [("0009",)]
+            assert len(Store.open(str(path), create=True).runs()) == 168
             assert sql(path, "SELECT * FROM attnres_curve") == curve
             assert sql(path, "PRAGMA foreign_key_check") == []
         else:

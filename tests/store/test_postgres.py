@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from older import statements
 from servers import PASSWORD, Server
 from sqlalchemy import Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -118,23 +119,6 @@ def test_reading_makes_nothing_and_another_schema_can_be_named(database: Lab, st
     assert server.sql(f"{OURS} AND schemaname = 'public'", name) == [(0,)]
 
 
-OLDER = (
-    "ALTER TABLE attnres_runs DROP COLUMN weights_sha256, DROP COLUMN note, DROP COLUMN tags, "
-    "DROP COLUMN origin, DROP COLUMN way",
-    "ALTER TABLE attnres_runs DROP COLUMN code",  # and the constraint that names it
-    "ALTER TABLE attnres_runs ADD CONSTRAINT attnres_one_run "
-    "UNIQUE (recipe_digest, variant, seed, fingerprint)",
-    "ALTER TABLE attnres_data DROP COLUMN unigram_loss, DROP COLUMN bigram_loss, "
-    "DROP COLUMN split, ADD COLUMN unigram_entropy FLOAT NOT NULL DEFAULT 3.3, "
-    "ADD COLUMN bigram_entropy FLOAT NOT NULL DEFAULT 2.4",
-    "DROP TABLE attnres_removed",
-    "DROP TABLE attnres_items",
-    "DROP TABLE attnres_step_ratios",
-    "DROP TABLE attnres_until_decided",
-    "DROP TABLE attnres_asked",
-    "DROP TABLE attnres_evaluated",
-    "UPDATE attnres_schema SET version_num = '0007'",
-)
 COLUMNS = (
     "SELECT column_name, data_type, character_maximum_length, is_nullable, column_default "
     "FROM information_schema.columns WHERE table_name IN "
@@ -153,7 +137,7 @@ def test_an_older_study_is_read_as_it_is_and_upgraded_when_written_to(
     server, name = database
     layout = server.sql(COLUMNS, name), server.sql(KEYS, name)
     before = Store.open(study, create=True).runs()
-    for statement in OLDER:
+    for statement in statements("0008"):
         server.sql(statement, name)
     older = server.sql(KEYS, name)
 
