@@ -89,7 +89,7 @@ MEANINGS = {
     "optim.beta1": "AdamW's decay of the mean gradient.",
     "optim.beta2": "AdamW's decay of the mean square.",
     "optim.eps": "What AdamW adds to the root.",
-    "optim.weight_decay": "Decoupled weight decay of the trunk's matrices.",
+    "optim.weight_decay": "Decoupled weight decay of the trunk's matrices, not of the embedding.",
     "optim.clip": "Largest norm of the gradient.",
     "optim.schedule": "How lr falls: cosine from the warm-up on, or wsd in the last steps.",
     "optim.warmup_fraction": "Share of the steps in which lr rises.",
