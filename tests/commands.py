@@ -17,8 +17,15 @@ import typer
 
 from attnres_cli import console
 from attnres_cli.cli import app
+from attnres_cli.data import reference
 
 typer.main.get_command = cache(typer.main.get_command)  # which takes 30 ms of every command
+
+
+def describe_by_few_tokens(patch: pytest.MonkeyPatch) -> None:
+    """The lines that losses are compared with are fitted to a sample, whose size is a constant."""
+    for name in ("MOST", "TRAIN_TOKENS", "VAL_TOKENS"):
+        patch.setattr(reference, name, 2**14)
 
 
 def ended(*arguments: str) -> int:

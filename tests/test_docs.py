@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 from answers import answers
 from batch_system import install, jobs
-from commands import ended
+from commands import describe_by_few_tokens, ended
 
 from attnres_cli.config.recipe import load
+from attnres_cli.lab import step_times
 from attnres_cli.nn import residual
 from attnres_cli.nn.proofs.prove import QUICK, prove
 from attnres_cli.nn.proofs.subject import Subject
@@ -60,15 +61,18 @@ SLOW = (
     "ablate standard attnres:block_size={", "data.", "n_layers=", "micro_batch_size", "optimizer=",
     "ablate standard --seeds", "--tune-lr", "--match", "--dry-run", "--scaling", "--shape", SERVER,
     "my_variant --plugin", "attnres check", "search", "bench", "verify", "--plan", "evaluate",
-    "attnres doctor",
     "figures/run.pdf",
 )  # fmt: skip
 """Words of commands that take long: only `make test-all` runs them."""
 
 
+PROVEN = ("ablate standard attnres --tune-lr", "--launch slurm", "attnres doctor")
+"""Long ones that tests of their own run in the same words."""
+
+
 def tier(command: str) -> list[pytest.MarkDecorator]:
-    """The longest, a dry run of 21 tables, is nightly."""
-    if "--plan reference" in command:
+    """The longest, a dry run of 21 tables, is nightly, and what is proven elsewhere."""
+    if "--plan reference" in command or any(words in command for words in PROVEN):
         return [pytest.mark.nightly]
     return [pytest.mark.slow] if any(word in command for word in SLOW) else []
 
@@ -130,6 +134,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "plan.yaml").write_text(re.sub("recipe: quick.*", SHORT, plan))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        describe_by_few_tokens(patch)
+        patch.setattr(step_times, "_LONG_S", 0.0)  # an arm is timed once
         patch.setenv("ATTNRES_PLUGINS", "")  # what commands add to it ends with these tests
         residual.registry()  # all built-in designs; plugins come into a copy
         patch.setattr(residual, "_REGISTRY", dict(residual._REGISTRY))

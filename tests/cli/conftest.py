@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Attnres
-
-from attnres_cli.data import reference
+from commands import Attnres, describe_by_few_tokens
 
 
 @pytest.fixture
@@ -28,9 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def _describe_data_by_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines that losses are compared with are fitted to a sample, whose size is a constant."""
-    for name in ("MOST", "TRAIN_TOKENS", "VAL_TOKENS"):
-        monkeypatch.setattr(reference, name, 2**14)
+    describe_by_few_tokens(monkeypatch)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_a_study_from_before_there_were_ratios_gets_them_when_written_to(here: P
 
 def compiled(plan: Plan, *sets: str) -> Plan:
     """The plan, timed, of smoke as it is compiled."""
-    recipe = load("smoke", ["train.compile=on", *sets])
+    recipe = load("smoke", ["train.compile=on", "model.n_layers=1", *sets])
     arms = grid.resolve(["standard", "denseformer"], recipe, 256)
     plan = grid.make(recipe, arms, (0, 1), plan.fingerprint, "cpu", 1)
     return step_times.timed(plan, sources.load(recipe), baseline="standard")

@@ -131,7 +131,7 @@ def test_two_commands_on_one_study_share_its_seeds_and_end_with_the_same_words(h
     assert max(seeds().values()) <= 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # each half of it is slow alone: two commands, a kill, a server
 def test_two_commands_on_a_server_of_which_one_is_killed_end_as_one_alone_does_on_a_file(
     here: Path, attnres: Attnres, database: tuple[Server, str]
 ):

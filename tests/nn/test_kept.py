@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from attnres_cli.nn.code import KEPT, Kept
 
@@ -107,8 +108,14 @@ def changes() -> dict[tuple[str, str], list[Kept]]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("change", changes().items(), ids=lambda change: change[0][0][:7])
+def tier(change: tuple[tuple[str, str], list[Kept]]) -> ParameterSet:
+    """A change; between two commits, whose code is what it was, it is nightly."""
+    (commit, later), _ = change
+    mark = pytest.mark.nightly if later else pytest.mark.slow
+    return pytest.param(change, marks=mark, id=commit[:7])
+
+
+@pytest.mark.parametrize("change", [tier(change) for change in changes().items()])
 def test_code_that_claims_to_keep_the_numbers_keeps_every_bit(change, tmp_path: Path):
     (commit, later), every = change
     now = at_commit(later, tmp_path / "later") if later else ROOT

@@ -36,7 +36,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
 def test_an_interrupted_command_saves_its_runs_and_ends_with_one_line(tmp_path: Path, number):
     typed = [*ONE, "--set", "train.tokens=400k"]

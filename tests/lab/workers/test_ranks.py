@@ -89,33 +89,42 @@ def assert_equal(ours: Path, theirs: Path, relative: float = 0.0) -> None:
         assert differing(file, weights(theirs)[variant]) == [], variant
 
 
-def as_rank(rank: int, port: int, folder: Path, *typed: str) -> None:
+def as_rank(rank: int, n: int, port: int, folder: Path, *typed: str) -> None:
     """Run a command in this process as torchrun starts it, with its output in a file."""
     os.chdir(folder)
     os.environ |= PLACE | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n)}
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(n)}
     sys.argv = ["attnres", *typed]
     sys.stdout = sys.stderr = (folder / f"said.{rank}").open("w")
     app.main()
 
 
-def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path):
-    typed = [*BLOCK, *SHORT]
+def forked(folder: Path, n: int, *typed: str) -> str:
+    """Run a command on n ranks that are copies of one process, which saves their imports: what the
+    first says. Other tests start torchrun.
+    """
+    folder.mkdir(exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    pool.prepare()  # copies of it save imports: other tests start torchrun
-    command = (port, tmp_path, "-v", "ablate", *typed)
-    (theirs := tmp_path / "2026.json").write_text("{}")  # no checkpoint
-    both = [get_context("forkserver").Process(target=as_rank, args=(n, *command)) for n in (0, 1)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join()
+    pool.prepare()
+    process, of = get_context("forkserver").Process, (n, port, folder, *typed)
+    every = [process(target=as_rank, args=(rank, *of)) for rank in range(n)]
+    for each in every:
+        each.start()
+    for each in every:
+        each.join()
+    said = (folder / "said.0").read_text()
+    assert [each.exitcode for each in every] == n * [0], said
+    return said
 
-    said = (tmp_path / "said.0").read_text()
-    assert [process.exitcode for process in both] == [0, 0], said
+
+def test_two_ranks_give_the_bits_of_one_process(tmp_path: Path):
+    typed = [*BLOCK, *SHORT]
+    (theirs := tmp_path / "2026.json").write_text("{}")  # no checkpoint
+    said = forked(tmp_path, 2, "-v", "ablate", *typed)
+
     assert_equal(tmp_path, alone(tmp_path, 2, *typed))
     assert ways(tmp_path) == {"ddp on 2 ranks"}  # the default under torchrun
     assert "1 worker, cpu fp32 eager, 1 thread, ddp on 2 ranks" in said
@@ -190,7 +199,7 @@ def test_the_micro_batches_of_a_rank_divide_its_share():
 )
 def test_ranks_give_the_numbers_of_one_process(way: str, n: int, more, relative, tmp_path: Path):
     typed, ranks_ = [*ARMS, *SHORT, *more], tmp_path / "ranks"
-    trained(ranks_, n, "ablate", *typed, "--set", f"train.parallel={way}")
+    forked(ranks_, n, "ablate", *typed, "--set", f"train.parallel={way}")
     assert_equal(ranks_, alone(tmp_path, n, *typed), relative)
     assert ways(ranks_) == {f"{way} on {n} ranks"}
 
@@ -221,7 +230,7 @@ CUT = ["--set", "train.parallel=pipeline", "--set", "train.pipeline.virtual=2"]
 )
 def test_stopped_or_killed_ranks_go_on_with_the_same_bits(more, by, rank, way: str, tmp_path):
     typed, calm, killed = [*LONG, *KIMI, *more], tmp_path / "calm", tmp_path / "killed"
-    trained(calm, 2, "ablate", *typed)
+    forked(calm, 2, "ablate", *typed)
     stopped(killed, *typed, by=by, rank=rank)
     assert "goes on" in trained(killed, 2, "ablate", *typed)
     assert_equal(killed, calm)
@@ -243,7 +252,7 @@ def test_any_number_of_ranks_continues_from_a_checkpoint(
     begun = [*typed, "--set", f"train.parallel={first}"]
     (tmp_path / "alone").mkdir()
     done(tmp_path / "alone", "ablate", *typed)
-    trained(tmp_path / "same", 2, "ablate", *begun)
+    forked(tmp_path / "same", 2, "ablate", *begun)
     stopped(tmp_path / "begun", *begun, by=by, rank=rank)
     for n, way, name in (
         (1, "auto", f"{before}, then one device"),
@@ -252,7 +261,8 @@ def test_any_number_of_ranks_continues_from_a_checkpoint(
     ):
         folder = tmp_path / name
         shutil.copytree(tmp_path / "begun", folder)
-        said = trained(folder, n, "ablate", *typed, "--set", f"train.parallel={way}")
+        again = ("ablate", *typed, "--set", f"train.parallel={way}")
+        said = trained(folder, n, *again) if n > 1 else done(folder, *again)
         assert ways(folder) == {name}
         assert_equal(folder, tmp_path / "alone", relative)
         assert n == 1 or name == before or "a run of its own rounding" in said
@@ -298,8 +308,8 @@ def test_a_run_that_fails_is_recorded_and_ends_no_other_if_all_ranks_are_left(ba
 @slow
 def test_runs_of_ranks_are_verified_by_as_many_and_paired_only_with_their_like(tmp_path: Path):
     two = tmp_path / "two"
-    trained(two, 2, "ablate", "standard", *SHORT, "--set", "train.parallel=fsdp")
-    assert "equal, bit for bit" in trained(two, 2, "verify", "1")
+    forked(two, 2, "ablate", "standard", *SHORT, "--set", "train.parallel=fsdp")
+    assert "equal, bit for bit" in forked(two, 2, "verify", "1")
     found = done(two, "verify", "1")
     assert (found["equal"], found["tolerance"]) == (True, 0.02)  # of one process: losses
     assert {"name": "way", "recorded": "fsdp on 2 ranks", "now": ""} in found["changed"]
