@@ -25,7 +25,6 @@ from attnres_cli.records.plan import Arm, Plan, n_tokens
 from attnres_cli.records.run import FIRST_LOOK_SEED, RunRecord
 from attnres_cli.records.search_records import Designs, Search
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
-from attnres_cli.store.retry import retry_s
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.numbers import computing, duration, plural
@@ -225,7 +224,7 @@ def _step_s(baseline: RunRecord) -> float:
 def _family(request: Request, storage: RDBStorage, alone: Turn) -> DesignFamily:
     search, study = request.search, request.place.study
     begin = partial(studies.open_study, storage, search, [FAMILY], FAMILY)
-    held = asking(study, begin, retry_s())
+    held = asking(study, begin)
     seed = int(search.name, 16)
     opened = FAMILY, DesignPoints(request.looks), held, storage, alone, 0, study
     family = DesignFamily(*opened, request.looks, seed, request.n_looks[0])

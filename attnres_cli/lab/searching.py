@@ -23,7 +23,6 @@ from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search, fresh_seeds
 from attnres_cli.stats.optima import COMMON
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
-from attnres_cli.store.retry import retry_s
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.labels import of_data
 from attnres_cli.verdict.numbers import computing, duration, megabytes, plural
@@ -98,7 +97,7 @@ def _family(request: Request, spec: str, storage: RDBStorage, study: str, alone:
     """The search of a design, as the study holds it or begun now."""
     search, (kind, told) = request.search, request.samplers[spec]
     begin = partial(studies.open_study, storage, search, list(request.points), spec)
-    held, points = asking(study, begin, retry_s()), proposals.Points(request.points[spec])
+    held, points = asking(study, begin), proposals.Points(request.points[spec])
     n_startup = proposals.n_startup(kind, search.n_trials)
     held.sampler = proposals.Feasible(points, kind, int(search.name, 16), n_startup)
     family = Family(spec, points, held, storage, alone, n_startup, study)

@@ -93,11 +93,6 @@ class Plan:
         return arm.recipe or self.recipe
 
     @property
-    def digests(self) -> set[tuple[str, str]]:
-        """(variant, recipe digest) of every arm."""
-        return {(arm.variant, self.recipe_of(arm).digest) for arm in self.arms}
-
-    @property
     def specs(self) -> list[RunSpec]:
         """Every run, seed by seed, so that an interrupted grid is balanced."""
         return [self.spec(arm, seed) for seed in self.seeds for arm in self.arms]

@@ -15,7 +15,7 @@ from attnres_cli.records.run import Gate, Status
 from attnres_cli.report import against, answer, scaling
 from attnres_cli.report.comparison import facts_of, table_of
 from attnres_cli.report.figures.drawing import drawings, of_effects, of_sizes
-from attnres_cli.report.figures.style import gaps
+from attnres_cli.report.figures.style import arrow, gaps
 from attnres_cli.report.html import RESTS_ON, Part, Section, page, section_of
 from attnres_cli.report.search_commands import RecipeOf
 from attnres_cli.report.search_page import section as search_section
@@ -254,7 +254,7 @@ def with_bars(held: Comparison) -> Table:
         if gap is None:
             return Bar("", zero=place(0.0))
         if gap.is_far:
-            return Bar(gap.arrow(2), style, place(0.0))
+            return Bar(arrow(gap.mean, 2), style, place(0.0))
         places = [*map(place, gap.ends)], [*map(place, gap.seeds)]
         return Bar("", style, place(0.0), place(gap.mean), *places)
 

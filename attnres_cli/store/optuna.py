@@ -126,9 +126,9 @@ def _line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def asking(study: str, work: Callable[[], T], patience_s: float) -> T:
+def asking(study: str, work: Callable[[], T]) -> T:
     """What `work` returns, which asks Optuna; tried again while the server is away."""
-    return patiently(explained(study)(work), patience_s)
+    return patiently(explained(study)(work), retry_s())
 
 
 @contextmanager

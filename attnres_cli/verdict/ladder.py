@@ -12,6 +12,7 @@ from typing import Any, Literal
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import Terms
+from attnres_cli.records.plan import n_tokens
 from attnres_cli.stats import scaling
 from attnres_cli.stats.pairs import Difference, mean_sd, paired
 from attnres_cli.stats.scaling import FLOOR_SIZES, Multiplier, PowerLaw
@@ -225,11 +226,8 @@ def _doubled(rungs: Sequence[Rung]) -> str:
     if len({model.n_layers for model in models}) >= _TREND_SIZES:
         return "layers"
     is_one = all(model == models[0] for model in models)
-    return "tokens" if is_one and len({_tokens(rung) for rung in rungs}) >= _TREND_SIZES else ""
-
-
-def _tokens(rung: Rung) -> int:
-    return rung.recipe.steps * rung.recipe.tokens_per_step
+    budgets = {n_tokens(rung.recipe) for rung in rungs}
+    return "tokens" if is_one and len(budgets) >= _TREND_SIZES else ""
 
 
 def _trend(
@@ -240,7 +238,8 @@ def _trend(
     shared = sorted(set.intersection(*(set(a.losses) & set(b.losses) for a, b in pairs)))
     if not unit or len(shared) < 2:
         return {}
-    sizes = [rung.recipe.model.n_layers if unit == "layers" else _tokens(rung) for rung in rungs]
+    recipes = [rung.recipe for rung in rungs]
+    sizes = [each.model.n_layers if unit == "layers" else n_tokens(each) for each in recipes]
     at = [math.log2(size) for size in sizes]
     gaps = [[a.losses[seed] - b.losses[seed] for seed in shared] for a, b in pairs]
     weights = [each - fmean(at) for each in at]

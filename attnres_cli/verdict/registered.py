@@ -96,7 +96,8 @@ def labelled(
         rules = _fixed(one.rules, mine)
         first = compare(runs, facts, mine.baseline, terms, recipes, rules, one.older)
         fixed.append(replace(first, registered=_label(mine, first)))
-    others = [other for other in found if not any(_is_same(other, one) for one in fixed)]
+    seen = [_compared(one) for one in fixed]
+    others = [other for other in found if _compared(other) not in seen]
     return [*fixed, *_explore(others, f"not as preregistered ({mine.digest})")]
 
 
@@ -130,10 +131,6 @@ def _explore(found: Sequence[Comparison], why: str) -> list[Comparison]:
     return [replace(each, registered=f"{EXPLORATORY}: {why}") for each in found]
 
 
-def _is_same(one: Comparison, other: Comparison) -> bool:
-    """Whether they compare the same runs in the same way."""
-    return _compared(one) == _compared(other)
-
-
 def _compared(one: Comparison) -> tuple[Terms, str, set[tuple[str, int]]]:
+    """The terms, the baseline and the runs, which other labels do not change."""
     return one.terms, one.baseline, {(arm.variant, n) for arm in one.arms for n in arm.losses}

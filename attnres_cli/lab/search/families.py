@@ -22,7 +22,6 @@ from attnres_cli.lab.search.studies import EXTRA, VOID, has_run, keep_asked, ran
 from attnres_cli.lab.search.trunk_grid import Trunk
 from attnres_cli.records.search_records import Search, on_front
 from attnres_cli.store.optuna import Turn, asking
-from attnres_cli.store.retry import retry_s
 
 Tried = tuple[FrozenTrial, Point]
 _P = ParamSpec("_P")
@@ -34,7 +33,7 @@ def _patient(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate
 
     @wraps(method)
     def tried(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return asking(self.address, partial(method, self, *args, **kwargs), retry_s())
+        return asking(self.address, partial(method, self, *args, **kwargs))
 
     return tried
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from attnres_cli.records.search_records import Designs, Family, Search, State, Trial
 from attnres_cli.store.optuna import asking, searches_to_read
-from attnres_cli.store.retry import retry_s
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -124,7 +123,7 @@ def rank(trial: FrozenTrial) -> tuple[int, int]:
 
 def read(study: str) -> list[Search]:
     """The searches of a study, oldest first. A server that is away is asked again for a while."""
-    return asking(study, partial(_read, study), retry_s())
+    return asking(study, partial(_read, study))
 
 
 def _read(study: str) -> list[Search]:

@@ -67,7 +67,8 @@ def draw_forest(chapter: Chapter) -> Figure | None:
         axes.text(1, row - 0.24, gap.arm.verdict, ha="right", weight="bold", **above)
         if gap.is_far:
             side = "right" if gap.mean > 0 else "left"
-            axes.text(gap.mean > 0, row, gap.arrow(3), color=look.colour, ha=side, **off)
+            text = style.arrow(gap.mean, 3)
+            axes.text(gap.mean > 0, row, text, color=look.colour, ha=side, **off)
             continue
         axes.plot(gap.ends, [row] * len(gap.ends), color=look.colour, lw=2.2, solid_capstyle="butt")
         at = [row] * len(gap.seeds)

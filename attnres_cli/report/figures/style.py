@@ -139,10 +139,6 @@ class Gap:
         """Of the interval; none before the first look."""
         return self.arm.interval or ()
 
-    def arrow(self, digits: int) -> str:
-        """`+0.31 →`, to the side where it lies."""
-        return arrow(self.mean, digits)
-
 
 def arrow(mean: float, digits: int) -> str:
     """What is off the scale, `+0.31 →`, to the side where it lies."""
