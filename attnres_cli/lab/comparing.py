@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from attnres_cli.config.as_typed import differing, settings
@@ -99,19 +99,13 @@ class Ablation:
             if self.request.is_largest and tuned.arms:
                 yield timed(carried.checking(tuned)), carried.CHECK
         else:
-            yield from self._stages(plan, losses, timed)
+            for title, stage in tune.STAGES.items():
+                if (part := stage(plan, losses)).arms:
+                    yield timed(part), title
             tuned = tune.tuned(plan, losses)
         if len(tuned.arms) == len(plan.arms):
             yield timed(tune.at_rates(tuned, plan)), RATED
             yield timed(tuned), TUNED
-
-    @staticmethod
-    def _stages(
-        plan: Plan, losses: tune.Losses, timed: Callable[[Plan], Plan]
-    ) -> Iterator[tuple[Plan, str]]:
-        for title, stage in tune.STAGES.items():
-            if (part := stage(plan, losses)).arms:
-                yield timed(part), title
 
     def compared(self) -> tuple[list[Comparison], int]:
         """Train what is missing; the comparisons (more at tuned settings), number of failures, each
