@@ -21,7 +21,7 @@ from attnres_cli.verdict import published_table as published
 from attnres_cli.verdict.caveats import n_read, qualifiers
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.fields import Field, Row, Style, keys, picked, record
-from attnres_cli.verdict.numbers import interval, plural
+from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.rows import (
     BASELINE,
     DIGEST,
@@ -64,7 +64,7 @@ _OTHER: Sequence[Field[published.Beside, Comparison]] = (
     Field("variant", "arm.variant", "variant", kind="code"),
     Field(
         "their_difference", "theirs.difference.mean", "theirs [interval]",
-        lambda row, _: _their_difference(row),
+        lambda row, _: difference_text(row.theirs),
     ),
     Field("their_low", "theirs.interval.0"),
     Field("their_high", "theirs.interval.1"),
@@ -180,13 +180,6 @@ def _beside(
 
 def _ranks(row: papers.Beside) -> str:
     return " / ".join("-" if rank is None else str(rank) for rank in (row.paper_rank, row.rank))
-
-
-def _their_difference(row: published.Beside) -> str:
-    theirs = row.theirs
-    if theirs is None or theirs.difference is None:
-        return "-"
-    return interval(theirs.difference.mean, theirs.interval, "+.4f")
 
 
 def _seeds(row: published.Beside) -> str:

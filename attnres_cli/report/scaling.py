@@ -16,7 +16,7 @@ from attnres_cli.verdict.caveats import not_kept, qualifiers
 from attnres_cli.verdict.comparison import ArmResult
 from attnres_cli.verdict.fields import Field, picked
 from attnres_cli.verdict.ladder import Ladder, Rung, Scaled, compute
-from attnres_cli.verdict.numbers import interval, plural
+from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.rows import difference_text
 
 _SIZES: Sequence[Field[Rung, None]] = (
@@ -77,8 +77,7 @@ def _differences(found: Ladder) -> Table:
     rows = []
     for arm in found.arms:
         if arm.variant != baseline:
-            trend = arm.trend
-            text = "-" if trend is None else interval(trend.mean, trend.ci95, "+.4f")
+            text = difference_text(arm, "trend.mean", "trend.ci95")
             at = [difference_text(rung.arm(arm.variant)) for rung in found.rungs]
             rows.append([arm.variant, *at, *[text, arm.course or "-"] * has_trend])
     course = [f"per doubling of {found.doubled}", "the gap:word"] * has_trend

@@ -12,7 +12,7 @@ from attnres_cli.report.table import Report, tabled
 from attnres_cli.stats.pairs import mean_sd
 from attnres_cli.stats.sequential import LEAST_SEEDS
 from attnres_cli.verdict.fields import Field, picked, record
-from attnres_cli.verdict.numbers import interval
+from attnres_cli.verdict.rows import difference_text, loss_text
 from attnres_cli.verdict.two_recipes import Row, Side
 
 _NOTES = (
@@ -50,13 +50,15 @@ def _in_bytes(sides: Sequence[Side]) -> bool:
 
 _FIELDS: Sequence[Field[_Arm, Sequence[Side]]] = (
     Field("variant", title="variant", kind="code"),
-    Field("mean_a", "a.mean", "A", lambda row, _: _loss(row["a"])),
+    Field("mean_a", "a.mean", "A", lambda row, _: loss_text(row["a"])),
     Field("sd_a", "a.sd"),
     Field("n_a", "a.n"),
-    Field("mean_b", "b.mean", "B", lambda row, _: _loss(row["b"])),
+    Field("mean_b", "b.mean", "B", lambda row, _: loss_text(row["b"])),
     Field("sd_b", "b.sd"),
     Field("n_b", "b.n"),
-    Field("difference", "", "B minus A [interval]", lambda row, _: _difference(row)),
+    Field(
+        "difference", "", "B minus A [interval]", lambda row, _: difference_text(row, "difference")
+    ),
     Field("ci_low", "interval.0"),
     Field("ci_high", "interval.1"),
     Field(title="n", show=lambda row, _: _n(row), kind="word"),
@@ -107,18 +109,6 @@ def _arm(row: Row) -> _Arm:
         mean, sd = mean_sd([*losses.values()]) if losses else (None, None)
         found[name] = {"n": len(losses), "mean": mean, "sd": sd, "losses": losses}
     return found | picked(row, "variant difference interval reason")
-
-
-def _loss(side: Mapping[str, Any]) -> str:
-    mean, sd = side["mean"], side["sd"]
-    if mean is None or mean != mean:
-        return "-" if mean is None else "diverged"
-    return f"{mean:.4f}" + ("" if sd is None else f" ± {sd:.4f}")
-
-
-def _difference(row: Mapping[str, Any]) -> str:
-    value = row["difference"]
-    return "-" if value is None else interval(value, row["interval"], "+.4f")
 
 
 def _n(row: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from attnres_cli.stats.multiples import Worth
 from attnres_cli.stats.power import multiplier
 from attnres_cli.verdict import fields, labels, pays
 from attnres_cli.verdict.comparison import ArmResult, Comparison
-from attnres_cli.verdict.fields import Field, Style
+from attnres_cli.verdict.fields import Field, Style, at
 from attnres_cli.verdict.numbers import interval
 
 ArmField = Field[ArmResult, Comparison]
@@ -24,18 +24,20 @@ STYLES: dict[str, Style] = {
 _LESSER = {True: "its rate alone", False: "the shared rate"}
 
 
-def loss_text(arm: ArmResult) -> str:
-    """Mean and standard deviation over seeds: `1.5721 ± 0.0041`."""
-    if math.isnan(arm.mean):
-        return "diverged"
-    return f"{arm.mean:.4f}" + (f" ± {arm.sd:.4f}" if arm.sd is not None else "")
+def loss_text(row: Any) -> str:
+    """A row's `mean` and `sd` over seeds: `1.5721 ± 0.0041`."""
+    mean, sd = at(row, "mean"), at(row, "sd")
+    if mean is None or math.isnan(mean):
+        return "-" if mean is None else "diverged"
+    return f"{mean:.4f}" + ("" if sd is None else f" ± {sd:.4f}")
 
 
-def difference_text(arm: ArmResult | None) -> str:
-    """Mean paired difference and its interval: `-0.0210 [-0.0312, -0.0108]`."""
-    if arm is None or arm.difference is None:
-        return "-"
-    return interval(arm.difference.mean, arm.interval, "+.4f")
+def difference_text(row: Any, value: str = "difference.mean", ends: str = "interval") -> str:
+    """Mean paired difference and its interval, which stand at these places of a row:
+    `-0.0210 [-0.0312, -0.0108]`; `-` where there is none.
+    """
+    found = at(row, value)
+    return "-" if found is None else interval(found, at(row, ends), "+.4f")
 
 
 def n_seeds(arm: ArmResult) -> int:
@@ -178,8 +180,8 @@ FIELDS: Sequence[ArmField] = (
 
 def fields_of(comparison: Comparison) -> list[ArmField]:
     """The same, with a column for each of the lesser terms that the comparison stands beside."""
-    at = fields.keys(FIELDS).index("own") + 3  # two before it are shown only
-    return [*FIELDS[:at], *map(_on_lesser_terms, comparison.beside), *FIELDS[at:]]
+    place = fields.keys(FIELDS).index("own") + 3  # two before it are shown only
+    return [*FIELDS[:place], *map(_on_lesser_terms, comparison.beside), *FIELDS[place:]]
 
 
 def _on_lesser_terms(beside: Comparison) -> ArmField:
