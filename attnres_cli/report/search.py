@@ -50,25 +50,8 @@ def _has_two(of: Finding) -> bool:
     return len(of.search.objectives) > 1
 
 
-def _number(
-    key: str,
-    get: Callable[[Shape], Any],
-    title: str = "",
-    form: str = "",
-    *,
-    is_optional: bool = True,
-) -> Field[Shape, Finding]:
-    """A number in a column that a narrow terminal may leave out."""
-
-    def show(shape: Shape, _: Finding) -> str:
-        value = get(shape)
-        return "-" if value is None else f"{value:{form}}"
-
-    return Field(key, lambda shape, _: get(shape), title, show, is_optional=is_optional)
-
-
-def _size(name: str, title: str = "", form: str = "") -> Field[Shape, Finding]:
-    return _number(name, lambda shape: shape.trial.dimensions[name], title, form)
+def _size(name: str, title: str = "", form: str = "{}") -> Field[Shape, Finding]:
+    return Field(name, f"trial.dimensions.{name}", title, form, is_optional=True)
 
 
 _GOAL: Field[Shape, Finding] = Field(
@@ -76,43 +59,42 @@ _GOAL: Field[Shape, Finding] = Field(
 )
 FIELDS: list[Field[Shape, Finding]] = [
     Field("search", lambda _, of: of.search.name),
-    Field(
-        "family", lambda shape, _: shape.family, "variant", kind="name",
-        applies=lambda of: len(of.optima) > 1,
-    ),
-    Field("number", lambda shape, _: shape.trial.number),
-    Field("state", lambda shape, _: shape.trial.state),
-    Field("is_extra", lambda shape, _: shape.trial.is_extra),
-    Field("variant", lambda shape, _: shape.trial.variant),
+    Field("family", "", "variant", kind="name", applies=lambda of: len(of.optima) > 1),
+    Field("number", "trial.number"),
+    Field("state", "trial.state"),
+    Field("is_extra", "trial.is_extra"),
+    Field("variant", "trial.variant"),
     Field(title="shape", show=lambda shape, _: layers_by_width(shape.trial)),
     _size("n_layers"),
     _size("d_model"),
     replace(_size("n_heads", "heads"), is_optional=False),
     Field("options", lambda shape, _: words.options_text(shape.trial), "options", kind="word"),
-    Field("fresh_mean", lambda shape, _: shape.mean, "fresh seeds [95%]", _fresh),
-    Field("fresh_low", lambda shape, _: shape.ci95 and shape.ci95[0]),
-    Field("fresh_high", lambda shape, _: shape.ci95 and shape.ci95[1]),
+    Field("fresh_mean", "mean", "fresh seeds [95%]", _fresh),
+    Field("fresh_low", "ci95.0"),
+    Field("fresh_high", "ci95.1"),
     Field("n_fresh", lambda shape, _: len(shape.fresh) if shape.is_complete else None),
     Field("best", _best, "best", kind="word", style={words.LOWEST: "strong"}),
     _GOAL,
     Field(
-        "on_front", lambda shape, _: shape.on_front, "front", kind="word", applies=_has_two,
+        "on_front", "", "front", kind="word", applies=_has_two,
         show=lambda shape, _: "yes" if shape.on_front else "no",
     ),
-    _number("first_look", lambda shape: _value(shape, 0), "first look", ".4f"),
-    _number("change", lambda shape: shape.surprise, "change", "+.4f"),
-    _size("aspect", "aspect", ".3g"),
-    _size("d_ff", "d_ff"),
-    _size("heads_per_layer", "h/layer", ".3g"),
-    _number("n_params", lambda shape: shape.trial.n_params, "params", ","),
-    _size("tokens", "tokens", ","),
     Field(
-        "flops", lambda shape, _: shape.trial.flops, "FLOPs", is_optional=True,
+        "first_look", lambda shape, _: _value(shape, 0), "first look", "{:.4f}", is_optional=True
+    ),
+    Field("change", "surprise", "change", "{:+.4f}", is_optional=True),
+    _size("aspect", "aspect", "{:.3g}"),
+    _size("d_ff", "d_ff"),
+    _size("heads_per_layer", "h/layer", "{:.3g}"),
+    Field("n_params", "trial.n_params", "params", "{:,}", is_optional=True),
+    _size("tokens", "tokens", "{:,}"),
+    Field(
+        "flops", "trial.flops", "FLOPs", is_optional=True,
         show=lambda shape, _: f"{shape.trial.flops:.2e}".replace("e+0", "e").replace("e+", "e"),
     ),
-    Field("error", lambda shape, _: shape.error),
+    Field("error"),
     Field("recipe", lambda _, of: of.search.recipe),
-    Field("recipe_digest", lambda shape, _: shape.trial.recipe_digest),
+    Field("recipe_digest", "trial.recipe_digest"),
     Field("fingerprint", lambda _, of: of.search.fingerprint),
     Field("budget", lambda _, of: of.search.budget),
     Field("qualified", lambda _, of: "; ".join(words.qualified(of))),
