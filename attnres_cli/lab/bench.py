@@ -77,18 +77,12 @@ def runs_of(study: str, recipe: Recipe) -> list[RunRecord]:
 def keep(found: StepBench, study: str) -> int:
     """Write the ratios to the baseline into a study; how many there are."""
     on, base = found.conditions, found.times(found.conditions.baseline)
-    timed = [
-        TimedArm(
-            recipe_digest=on.recipe_digest,
-            variant=arm.variant,
-            baseline=on.baseline,
-            numerics=on.computed,
-            device_name=on.device_name,
-            **vars(StepRatio.of([ours / b for ours, b in zip(arm.seconds, base, strict=True)])),
-        )
-        for arm in found.arms
-        if arm.seconds and base
-    ]
+    timed = []
+    for arm in found.arms:
+        if arm.seconds and base:
+            ratio = StepRatio.of([ours / b for ours, b in zip(arm.seconds, base, strict=True)])
+            way = on.baseline, on.computed, on.device_name
+            timed.append(TimedArm(on.recipe_digest, arm.variant, *way, **vars(ratio)))
     Store.open(study, create=True).keep_step_ratios(timed)
     return len(timed)
 

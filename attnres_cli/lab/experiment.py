@@ -173,19 +173,10 @@ class Experiment:
         """Write how long steps of the arms take, computed so, where they are of the plan's own
         shape.
         """
+        of, base, way = plan.recipe.digest, self.baseline, (on.numerics, on.device_name)
+        timed = [arm for arm in plan.arms if step_times.is_timed(arm, plan)]
         self.store.keep_step_ratios(
-            [
-                TimedArm(
-                    recipe_digest=plan.recipe.digest,
-                    variant=arm.variant,
-                    baseline=self.baseline,
-                    numerics=on.numerics,
-                    device_name=on.device_name,
-                    **vars(arm.step_ratio),
-                )
-                for arm in plan.arms
-                if step_times.is_timed(arm, plan)
-            ]
+            [TimedArm(of, arm.variant, base, *way, **vars(arm.step_ratio)) for arm in timed]
         )
 
     def _tell_of_lost_steps(self, records: Sequence[RunRecord]) -> None:
