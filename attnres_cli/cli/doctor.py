@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import typer
 
 from attnres_cli.cli import options
@@ -11,16 +9,10 @@ from attnres_cli.console import note
 from attnres_cli.errors import SOME_FAILED
 
 
-@dataclass(frozen=True, kw_only=True)
-class Examining:
-    """What is examined, and how it is printed."""
-
-    device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:N. Default: the first GPU.")
-    form: options.Format = options.PRINTED
-
-
-@options.takes(Examining)
-def doctor(asked: Examining) -> None:
+def doctor(
+    device: str = typer.Option("auto", help="auto, cpu, cuda or cuda:N. Default: the first GPU."),
+    form: options.Format = options.PRINTED,
+) -> None:
     """Check every engine and precision on this machine against plain torch.
 
     The exit code is 3 where what attnres takes does not compute right.
@@ -29,11 +21,11 @@ def doctor(asked: Examining) -> None:
     from attnres_cli.report.doctor import report_of
     from attnres_cli.train.device import devices
 
-    device = devices(asked.device)[0]
-    ways, chosen = found.ways(device), found.chosen(device)
-    note(f"trying {len(ways)} ways to train on {device}; what is compiled takes a minute")
+    first = devices(device)[0]
+    ways, chosen = found.ways(first), found.chosen(first)
+    note(f"trying {len(ways)} ways to train on {first}; what is compiled takes a minute")
     results = list(found.examine(ways))
-    facts = found.machine(device), found.problems(device)
-    options.show(report_of(*facts, results, chosen, found.DESIGNS), asked.form)
+    facts = found.machine(first), found.problems(first)
+    options.show(report_of(*facts, results, chosen, found.DESIGNS), form)
     if any(one.wrong is not None and one.way in chosen.values() for one in results):
         raise typer.Exit(SOME_FAILED)
