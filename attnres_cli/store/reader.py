@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, func, inspect, select
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Table, func, inspect, select
 
 from attnres_cli.config import address
 from attnres_cli.config.recipe import Recipe
@@ -38,6 +38,8 @@ from attnres_cli.store.waits import Stalls
 
 if TYPE_CHECKING:
     from attnres_cli.records.preregister import Registration
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -125,49 +127,41 @@ class Reader:
             }
 
     @patient
+    def _rows(
+        self, of: Table, made: Callable[[Row[Any]], T], *where: ColumnElement[bool]
+    ) -> list[T]:
+        """What is made of rows of a table, by its key; nothing where the schema lacks the table."""
+        with self._read() as connection:
+            if upgrade.lacks(connection, of):
+                return []
+            query = select(of).where(*where).order_by(*of.primary_key)
+            return [made(row) for row in connection.execute(query)]
+
     def items(self, ids: Sequence[int] | None = None) -> list[Items]:
         """What these runs, or all, have answered to items of tasks, by run and task."""
         from attnres_cli.store import arrays
 
-        of = tables.items
-        mine = [] if ids is None else [of.c.run_id.in_(ids)]
-        with self._read() as connection:
-            if upgrade.lacks(connection, of):
-                return []
-            query = select(of).where(*mine).order_by(of.c.run_id, of.c.task)
-            return [arrays.to_items(row) for row in connection.execute(query)]
+        mine = [] if ids is None else [tables.items.c.run_id.in_(ids)]
+        return self._rows(tables.items, arrays.to_items, *mine)
 
-    @patient
     def step_ratios(self, recipe_digest: str) -> list[TimedArm]:
         """How long steps of arms take under this recipe, as multiples of a baseline's."""
         of = tables.step_ratios
-        with self._read() as connection:
-            if upgrade.lacks(connection, of):
-                return []
-            query = select(of).where(of.c.recipe_digest == recipe_digest).order_by(*of.primary_key)
-            return [rows.to_step_ratio(row) for row in connection.execute(query)]
+        return self._rows(of, rows.to_step_ratio, of.c.recipe_digest == recipe_digest)
 
-    @patient
     def until_decided(self, recipe_digest: str, fingerprint: str, baseline: str) -> int | None:
         """The most seeds of a table that grows until it is decided; None of any other."""
         of = tables.until_decided
-        with self._read() as connection:
-            if upgrade.lacks(connection, of):
-                return None
-            mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
-            query = select(of.c.most).where(*mine, of.c.baseline == baseline)
-            return connection.execute(query).scalar()
+        mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
+        found = self._rows(of, lambda row: row.most, *mine, of.c.baseline == baseline)
+        return found[0] if found else None
 
-    @patient
     def evaluated(self, recipe_digest: str, fingerprint: str) -> Evaluated | None:
         """What evaluations under a recipe predict; None where that is not known in bytes."""
         of = tables.evaluated
-        with self._read() as connection:
-            if upgrade.lacks(connection, of):
-                return None
-            mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
-            row = connection.execute(select(of).where(*mine)).one_or_none()
-            return None if row is None else Evaluated(**rows.shared(Evaluated, of, row))
+        mine = (of.c.recipe_digest == recipe_digest, of.c.fingerprint == fingerprint)
+        found = self._rows(of, lambda row: Evaluated(**rows.shared(Evaluated, of, row)), *mine)
+        return found[0] if found else None
 
     @patient
     def is_current(self) -> bool:
