@@ -28,10 +28,9 @@ from attnres_cli.report.table import Report, joined
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import plural
-from attnres_cli.verdict.optima import Finding, find
-from attnres_cli.verdict.report_section import Chapter, split
+from attnres_cli.verdict.optima import find
+from attnres_cli.verdict.report_section import split
 from attnres_cli.verdict.select import Choice
-from attnres_cli.verdict.texts import Texts
 
 if TYPE_CHECKING:
     from attnres_cli.report.figures.drawing import Drawing
@@ -135,20 +134,15 @@ class _Shown:
 
         return page_of(report, self.study_name, figures(drawing))
 
-    def _draw(
-        self,
-        chapters: Sequence[Chapter] = (),
-        ladders: Sequence[Ladder] = (),
-        findings: Sequence[Finding] = (),
-        effects: Sequence[Effect] = (),
-        texts: Sequence[Texts] = (),
-    ) -> None:
-        """Draw all figures of these into files if they are asked for, and say which."""
+    def _draw(self, **drawn: Any) -> None:
+        """Draw all figures of these, as `save_figures` takes them, into files if they are asked
+        for, and say which.
+        """
         if self.asked.figures is None:
             return
         from attnres_cli.report.figures.drawing import save_figures
 
-        paths = save_figures(self.asked.figures, chapters, ladders, findings, effects, texts)
+        paths = save_figures(self.asked.figures, **drawn)
         names = ", ".join(path.name for path in paths)
         note(f"figures in {paths[0].parent}: {names}" if paths else "no figures: no run has ended")
 
@@ -224,7 +218,7 @@ class _Shown:
         shapes = [search for search in searches if search.designs is None]
         findings = [find(search, self.records) for search in shapes] if whole else []
         if asked.figures is not None:
-            self._draw(split(chapters)[0], ladders, findings)
+            self._draw(chapters=split(chapters)[0], ladders=ladders, findings=findings)
 
         def page() -> str:
             from attnres_cli.report.page import to_html
