@@ -72,7 +72,7 @@ def _show_hops(asked: Planning, text: str) -> None:
 
 
 def _show_seeds(asked: Planning) -> None:
-    from attnres_cli.config.recipe import names
+    from attnres_cli.config import complete
     from attnres_cli.lab.study_view import Held
     from attnres_cli.records import machine
     from attnres_cli.report import power
@@ -86,7 +86,7 @@ def _show_seeds(asked: Planning) -> None:
         )
     store = options.opened(study)
     records = store.runs(curves=False)
-    if recipe in names() and recipe not in {record.recipe for record in records}:
+    if recipe in complete.recipes() and recipe not in {record.recipe for record in records}:
         raise too_few_runs(study, str(recipe), asked.baseline, 0)
     held = Held(store, study, records)
     chosen = held.choose(recipe, asked.baseline)

@@ -22,7 +22,7 @@ def _read_against(text: str) -> str:
 
 
 def _with_numbers(incomplete: str) -> list[str]:
-    names = [options.PAPER, *complete.reports("")]
+    names = [options.PAPER, *complete.reports()]
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -57,7 +57,7 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]] | None:
     parsed back to be sure; None where none do, as of a value that this version refuses.
     """
     name = plain_name(recipe.name)
-    name = name if name in recipes.names() else "quick"
+    name = name if name in complete.recipes() else "quick"
     shipped, found = recipes.load(name), []
     mine, theirs = ((each.arms, each.optim.lr) for each in (recipe, shipped))
     if shipped.arms and mine != theirs:  # a rate for every design, beside which others are typed

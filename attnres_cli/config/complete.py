@@ -23,22 +23,22 @@ def specs(incomplete: str) -> list[str]:
     return _as_bash_wants(_specs(typed), typed, incomplete)
 
 
-def recipes(incomplete: str) -> list[str]:
+def recipes(incomplete: str = "") -> list[str]:
     """Names of the shipped recipes."""
     return _shipped("", incomplete)
 
 
-def suites(incomplete: str) -> list[str]:
+def suites(incomplete: str = "") -> list[str]:
     """Names of the shipped suites."""
     return _shipped("suites", incomplete)
 
 
-def plans(incomplete: str) -> list[str]:
+def plans(incomplete: str = "") -> list[str]:
     """Names of the shipped plans of comparisons."""
     return _shipped("plans", incomplete)
 
 
-def reports(incomplete: str) -> list[str]:
+def reports(incomplete: str = "") -> list[str]:
     """Names of the shipped reports."""
     folder = files("attnres_recipes") / "reports"
     names = [each.name for each in folder.iterdir()] if folder.is_dir() else []

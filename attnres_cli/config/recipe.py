@@ -188,16 +188,11 @@ class Recipe(Section):
         return self.model_copy(update=renamed)
 
 
-def names() -> list[str]:
-    """The recipes that come with the tool."""
-    return complete.recipes("")
-
-
 def text_of(name: str) -> str:
     """The YAML of a recipe, shipped (by name) or any (by path); RecipeError where there is none."""
     if "/" not in name and not name.endswith((".yaml", ".yml")):
-        if name not in names():
-            raise RecipeError(unknown("recipe", name, names()) + ", or a path to a .yaml file")
+        if name not in (known := complete.recipes()):
+            raise RecipeError(unknown("recipe", name, known) + ", or a path to a .yaml file")
         return (files("attnres_recipes") / f"{name}.yaml").read_text(encoding="utf-8")
     return text_at(name, "recipe")
 

@@ -17,8 +17,8 @@ def suite(name: str) -> list[str]:
 
 def about_suite(name: str) -> dict[str, Any]:
     """What the file of a suite says: variants, description and, for searches, space."""
-    if name not in suite_names():
-        raise RecipeError(unknown("suite", name, suite_names()))
+    if name not in (known := complete.suites()):
+        raise RecipeError(unknown("suite", name, known))
     return _read(f"suites/{name}.yaml")
 
 
@@ -32,23 +32,18 @@ def paper() -> dict[str, Any]:
 
 def plan_text(name: str) -> str:
     """The text of a plan of comparisons that comes with the tool; empty for other names."""
-    if name not in complete.plans(""):
+    if name not in complete.plans():
         return ""
     return (files("attnres_recipes") / "plans" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def report_texts(name: str) -> list[str]:
     """The JSON of every recipe of a report that comes with the tool; none for other names."""
-    if name not in complete.reports(""):
+    if name not in complete.reports():
         return []
     folder = files("attnres_recipes") / "reports" / name
     texts = {each.name: each.read_text(encoding="utf-8") for each in folder.iterdir()}
     return [texts[name] for name in sorted(texts)]
-
-
-def suite_names() -> list[str]:
-    """The suites that come with the tool."""
-    return complete.suites("")
 
 
 def _read(name: str) -> dict[str, Any]:

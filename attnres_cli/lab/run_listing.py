@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from attnres_cli.config import complete
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.as_typed import plain_name, settings, typed
 from attnres_cli.config.recipe import Recipe
@@ -111,7 +112,7 @@ def listed(store: Store, records: Sequence[RunRecord]) -> list[Listed]:
 
 def _base(name: str, first: Recipe) -> tuple[Recipe, str]:
     """What the recipe of a name is, and in words which one that is."""
-    if name in recipes.names():
+    if name in complete.recipes():
         return recipes.load(name), f"recipe {name} as it is shipped"
     return first, f"the first recipe {name} of this study"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attnres_cli.config import complete, shipped
 from attnres_cli.config import recipe as recipes
-from attnres_cli.config import shipped
 from attnres_cli.config.keys import keys
 from attnres_cli.nn import design_page
 from attnres_cli.nn.design_page import Description, Finding
@@ -178,10 +178,10 @@ def _costs(described: Description, paper: Sequence[tuple[str, float]]) -> str:
 
 def recipes_of() -> Report:
     """The shipped recipes and suites with what they are for."""
-    purposes = [[name, recipes.load(name).description] for name in recipes.names()]
+    purposes = [[name, recipes.load(name).description] for name in complete.recipes()]
     suites = [
         [name, f"{shipped.about_suite(name)['description']}\n{'  '.join(shipped.suite(name))}"]
-        for name in shipped.suite_names()
+        for name in complete.suites()
     ]
     title = "recipes (attnres recipes NAME prints one)"
     tables = [

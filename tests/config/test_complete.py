@@ -49,7 +49,7 @@ def test_plugins_recipes_and_suites_are_offered(tmp_path: Path, monkeypatch: pyt
     assert complete.specs("min") == ["mine"]
     assert complete.recipes("qu") == ["quick"]
     assert complete.suites("table") == ["table2", "table4"]
-    assert "paper" not in complete.recipes("")
+    assert "paper" not in complete.recipes()
 
 
 def in_bash(*words: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from attnres_cli.config import as_typed, shipped, strict_yaml
+from attnres_cli.config import as_typed, complete, shipped, strict_yaml
 from attnres_cli.config import margin as margins
 from attnres_cli.config import recipe as recipes
 from attnres_cli.config.recipe import Recipe
@@ -237,8 +237,8 @@ def test_a_file_is_read_with_its_numbers_counts_defaults_and_name(write: Write):
 
 
 def test_every_shipped_recipe_loads_under_its_name():
-    assert "quick" in recipes.names()
-    for name in recipes.names():
+    assert "quick" in complete.recipes()
+    for name in complete.recipes():
         recipe = recipes.load(name)
         assert recipe.name == name
         assert recipe.description
@@ -248,7 +248,7 @@ def test_every_shipped_recipe_loads_under_its_name():
 
 
 def test_recipes_of_the_papers_table_2_have_its_rows_and_about_its_active_parameters():
-    names = [name for name in recipes.names() if name.startswith("kimi-") and name != "kimi-tiny"]
+    names = [name for name in complete.recipes("kimi-") if name != "kimi-tiny"]
     kimi, rows = [recipes.load(name) for name in names], shipped.paper()["scaling"]
 
     assert [each.model.n_layers for each in kimi] == rows["n_layers"]

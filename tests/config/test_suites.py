@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from commands import Attnres
 
-from attnres_cli.config import recipe, shipped
+from attnres_cli.config import complete, recipe, shipped
 from attnres_cli.errors import RecipeError
 from attnres_cli.lab.grid import resolve
 from attnres_cli.nn import variant
@@ -19,8 +19,8 @@ def canonical(specs: list[str]) -> set[str]:
 
 
 def test_every_arm_of_a_suite_is_a_design_and_the_baseline_is_first():
-    assert "quick" in shipped.suite_names()
-    for name in shipped.suite_names():
+    assert "quick" in complete.suites()
+    for name in complete.suites():
         specs = shipped.suite(name)
         assert specs[0] == "standard"
         assert len(canonical(specs)) == len(specs) > 1
@@ -57,7 +57,7 @@ def test_the_papers_figures_hold_every_value_that_is_printed():
 
 
 def test_every_arm_of_every_suite_fits_the_default_recipe():
-    specs = {spec for name in shipped.suite_names() for spec in shipped.suite(name)}
+    specs = {spec for name in complete.suites() for spec in shipped.suite(name)}
     assert resolve(sorted(specs), recipe.load("quick"), 256)
 
 

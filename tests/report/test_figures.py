@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from attnres_cli.config import shipped
+from attnres_cli.config import complete, shipped
 from attnres_cli.records.run import Point, Status
 from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.report.figures import comparison, depth, pays
@@ -153,7 +153,7 @@ def test_an_arm_with_named_inputs_has_a_heat_map_for_each(make_chapter, make_arm
 
 def test_every_arm_of_a_suite_has_its_own_look_and_keeps_it_when_others_join():
     before = looks(["standard", "attnres", "denseformer"], "standard")
-    for suite in shipped.suite_names():
+    for suite in complete.suites():
         arms = shipped.suite(suite)
 
         found = looks(arms, "standard")

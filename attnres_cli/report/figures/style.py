@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnres_cli.config import shipped
+from attnres_cli.config import complete, shipped
 from attnres_cli.verdict.comparison import ArmResult, Comparison
 
 LOSS = "validation loss (nats/token)"
@@ -98,7 +98,7 @@ def looks(variants: Iterable[str], baseline: str) -> dict[str, Look]:
 @cache
 def _places() -> dict[str, int]:
     """Every variant of a suite, numbered as they first come; the default suite first."""
-    suites = sorted(shipped.suite_names(), key=lambda name: (name != "quick", name != "table4"))
+    suites = sorted(complete.suites(), key=lambda name: (name != "quick", name != "table4"))
     named = [spec for suite in suites for spec in shipped.suite(suite) if spec != "standard"]
     return {spec: place for place, spec in enumerate(dict.fromkeys(named))}
 
