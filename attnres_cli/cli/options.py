@@ -137,8 +137,10 @@ def read_shape(text: str | None) -> dict[str, int]:
     return sizes
 
 
-def read_seeds(text: str) -> tuple[int, ...]:
-    """Seeds 0, 1, 2 for `3`; those listed for `0,3,7`; seed 7 alone for `7,`. Raises UsageError."""
+def read_seeds(text: str, begin: int = 0) -> tuple[int, ...]:
+    """Three seeds from `begin` up for `3`; those listed for `0,3,7`; seed 7 alone for `7,`. Raises
+    UsageError.
+    """
     if not re.fullmatch(r"-?[0-9]{1,18}(,-?[0-9]{1,18})*,?", text):
         raise UsageError(
             f"--seeds takes a number, a list as 0,3,7, or one seed as 7, (with its comma), "
@@ -155,7 +157,7 @@ def read_seeds(text: str) -> tuple[int, ...]:
         return numbers
     if not 1 <= numbers[0] <= _MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1, at most {_MOST_SEEDS}, got {numbers[0]}")
-    return tuple(range(numbers[0]))
+    return tuple(range(begin, begin + numbers[0]))
 
 
 def refuse(typed: Mapping[str, object], why: str) -> None:

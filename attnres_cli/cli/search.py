@@ -178,10 +178,7 @@ def _fresh(asked: str | None, n_confirmed: int) -> tuple[int, ...]:
         return ()
     from attnres_cli.lab.search.request import FIRST_SEED
 
-    text = asked or _N_FRESH
-    found = read_seeds(text)
-    if "," not in text:
-        return tuple(seed + FIRST_SEED + 1 for seed in found)
+    found = read_seeds(asked or _N_FRESH, FIRST_SEED + 1)
     if FIRST_SEED in found:
         raise UsageError(f"--seeds: seed {FIRST_SEED} is the first look's, it confirms nothing")
     return found

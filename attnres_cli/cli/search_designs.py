@@ -82,8 +82,7 @@ def _fresh(asked: Searching) -> tuple[int, ...]:
     if not asked.confirm:
         refuse({"--seeds": asked.seeds}, "--confirm 0 compares nothing: leave {} out")
         return ()
-    found = read_seeds(asked.seeds or _N_FRESH)
-    return found if "," in (asked.seeds or "") else tuple(seed + 1 for seed in found)
+    return read_seeds(asked.seeds or _N_FRESH, 1)
 
 
 def _foresee(asked: Searching, request: Request) -> None:
@@ -113,7 +112,7 @@ def _tell(asked: Searching, name: str, found: Sequence[Comparison]) -> None:
     typed = ["attnres", "report", *address.typed(asked.study), "--recipe"]
     more = [f"Search: {shlex.join([*typed, name, '--notes'])}"]
     if found:
-        more.append(f"Details: {shlex.join([*typed, _compared_in(search), '--notes'])}")
+        more.append(f"Details: {shlex.join([*typed, search.about.compared_digest, '--notes'])}")
     file_formats.glance(joined(reports), asked.form, sys.stdout, *more)
 
 
@@ -134,12 +133,7 @@ def compared(
 
     held = Held(store, study, records)
     try:
-        chosen = held.choose(f"{_compared_in(search)}@{search.fingerprint}", "standard")
+        chosen = held.choose(f"{search.about.compared_digest}@{search.fingerprint}", "standard")
         return judged(search, held.comparisons(chosen))
     except AttnresError:
         return None
-
-
-def _compared_in(search: Search) -> str:
-    """The digest of the recipe of its comparison."""
-    return search.about.compared_digest
