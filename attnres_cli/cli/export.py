@@ -58,15 +58,15 @@ class Exporting(Filtered):
 
     def check(self, tools: list[str]) -> None:
         """Refuse what does not go together. Raises UsageError."""
-        filters, run = self.filter.typed, self.run
+        typed, run = self.typed, self.run
         if not tools and run is None:
             raise UsageError(
                 "runs export takes the number of a run (attnres runs lists them), or "
                 "--tensorboard, --wandb or --mlflow DIR for all of them"
             )
-        if not tools and filters:
+        if not tools and typed:
             raise UsageError(
-                f"{filters[0]} chooses runs for --tensorboard, --wandb or --mlflow DIR; ID names "
+                f"{typed[0]} chooses runs for --tensorboard, --wandb or --mlflow DIR; ID names "
                 "one to export"
             )
         if len(tools) > 1:
@@ -74,8 +74,8 @@ class Exporting(Filtered):
         for option, value in (("--output", self.output), ("--to", self.to)):
             if tools and value is not None:
                 raise UsageError(f"{option} is for the weights of one run: give it or --{tools[0]}")
-        if run is not None and filters:
-            raise UsageError(f"give ID or {filters[0]}, not both")
+        if run is not None and typed:
+            raise UsageError(f"give ID or {typed[0]}, not both")
 
 
 @takes(Exporting)
@@ -119,13 +119,13 @@ def _export_weights(asked: Exporting, run: int) -> None:
 
 
 def _export_events(asked: Exporting, folder: Path, tool: str) -> None:
-    from attnres_cli.lab.run_listing import chosen
+    from attnres_cli.lab.run_listing import chosen, filtered
     from attnres_cli.lab.trackers import write
     from attnres_cli.verdict.numbers import plural
 
     store, ids = opened(asked.study), [] if asked.run is None else [asked.run]
     if asked.run is None:
-        ids = [record.id for record in asked.filter.of(store.runs(curves=False))]
+        ids = [record.id for record in filtered(store.runs(curves=False), asked.filters)]
     records = chosen(store, asked.study, ids)
     written = write(store, records, folder, tool)
     left_out = len(records) - written

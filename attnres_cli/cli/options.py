@@ -18,7 +18,6 @@ from attnres_cli.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from attnres_cli.lab.experiment import Place
-    from attnres_cli.lab.run_listing import Filter
     from attnres_cli.report.table import Report
     from attnres_cli.store.store import Store
 
@@ -246,11 +245,15 @@ class Filtered:
     study: str = STUDY
 
     @property
-    def filter(self) -> Filter:
-        """What leaves these runs."""
-        from attnres_cli.lab.run_listing import Filter
+    def filters(self) -> dict[str, str]:
+        """What runs must be, by name of the option."""
+        names = ("status", "variant", "recipe", "tag", "note")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
-        return Filter(self.status, self.variant, self.recipe, self.tag, self.note)
+    @property
+    def typed(self) -> list[str]:
+        """The same as words of a command."""
+        return [word for name, value in self.filters.items() for word in (f"--{name}", value)]
 
 
 Asked = TypeVar("Asked")

@@ -58,11 +58,11 @@ class Listing(options.Filtered):
 @uncollected()
 def list_runs(asked: Listing) -> None:
     """List the runs with status, progress and who runs them."""
-    from attnres_cli.lab.run_listing import listed
+    from attnres_cli.lab.run_listing import filtered, listed
     from attnres_cli.report.runs import list_of
 
     store = options.opened(asked.study)
-    found = asked.filter.of(store.runs(curves=False, gates=False))
+    found = filtered(store.runs(curves=False, gates=False), asked.filters)
     options.show(list_of(listed(store, found)), asked.form)
 
 
@@ -170,7 +170,9 @@ def rm(asked: Removing) -> None:
     would train them again. Reports go on to name those of recipes of which a run has begun to
     learn. Without a reason they keep the seed open; with one, they say the verdict with it too.
     """
-    typed, reason = asked.filter.typed, asked.reason
+    from attnres_cli.lab.run_listing import filtered
+
+    typed, reason = asked.typed, asked.reason
     if bool(asked.runs) == bool(typed):
         raise UsageError(
             "runs rm takes the numbers of runs, or filters as --status failed, not both: attnres "
@@ -180,7 +182,7 @@ def rm(asked: Removing) -> None:
         raise UsageError("--reason takes words, as 'the disk was full'")
     store, records = _to_change(asked.study, asked.runs or [])
     if typed:
-        records = asked.filter.of(store.runs(curves=False))
+        records = filtered(store.runs(curves=False), asked.filters)
         if not records:
             raise UsageError("these filters leave no run: attnres runs lists them")
         given = [] if reason is None else ["--reason", reason]

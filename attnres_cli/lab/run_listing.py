@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -22,37 +22,20 @@ _Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
 """See `settings_of`."""
 
 
-@dataclass(frozen=True)
-class Filter:
-    """What runs must be, as it is typed; None lets all through."""
-
-    status: str | None = None
-    variant: str | None = None
-    recipe: str | None = None  # a name, or the start of a digest
-    tag: str | None = None
-    note: str | None = None  # a part of it
-
-    @property
-    def typed(self) -> list[str]:
-        """As words of a command."""
-        return [word for name, value in self._asked.items() for word in (f"--{name}", value)]
-
-    @property
-    def _asked(self) -> dict[str, str]:
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-    def of(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """The runs that it leaves. Raises UsageError where it names what none of them has."""
-        if self.status is not None and self.status not in list(Status):
-            raise UsageError(unknown("status", self.status, list(Status)))
-        found = list(records)
-        for name, value in self._asked.items():
-            is_free = name in ("status", "note")
-            if not is_free and not any(_is(run, name, value) for run in records):
-                known = {each for run in records for each in _known(run, name)}
-                raise UsageError(unknown(f"{name} in this study", value, known))
-            found = [run for run in found if _is(run, name, value)]
-        return found
+def filtered(records: Sequence[RunRecord], asked: Mapping[str, str]) -> list[RunRecord]:
+    """The runs of this status, variant, recipe (a name, or the start of a digest), tag and note (a
+    part of it), as far as they are asked for. Raises UsageError for what none of the runs has.
+    """
+    if "status" in asked and asked["status"] not in list(Status):
+        raise UsageError(unknown("status", asked["status"], list(Status)))
+    found = list(records)
+    for name, value in asked.items():
+        is_free = name in ("status", "note")
+        if not is_free and not any(_is(run, name, value) for run in records):
+            known = {each for run in records for each in _known(run, name)}
+            raise UsageError(unknown(f"{name} in this study", value, known))
+        found = [run for run in found if _is(run, name, value)]
+    return found
 
 
 def _is(run: RunRecord, name: str, value: str) -> bool:
