@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,9 +18,8 @@ import typer.core
 
 from attnres_cli.cli import options
 from attnres_cli.cli.export import export
-from attnres_cli.cli.merge import merge
 from attnres_cli.config import address
-from attnres_cli.console import say, uncollected, warn
+from attnres_cli.console import note, say, uncollected, warn
 from attnres_cli.errors import SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,36 @@ _LONGEST_NOTE = 500
 
 app = typer.Typer(cls=_Runs, pretty_exceptions_enable=False)
 app.command()(export)
-app.command()(merge)
+
+
+@app.command()
+def merge(
+    studies: list[str] = typer.Argument(help="Studies to read: SQLite files or PostgreSQL URLs."),
+    into: str = typer.Option(help="Study that receives the runs. Created if missing."),
+    form: options.Format = options.PRINTED,
+) -> None:
+    """Bring the runs of several studies into one, with curves, weights and checkpoints.
+
+    Equal runs are there once. Two results of one run, computed by equal means, are listed, and then
+    nothing is merged. Notes and tags come along; what a search is stays in its study, its runs come
+    along.
+    """
+    from attnres_cli.lab import merging
+    from attnres_cli.report.runs import merged_of
+    from attnres_cli.store.store import Store
+
+    names = [address.withhold(study) for study in studies]
+    target = address.withhold(into)
+    different = {name if address.is_url(name) else str(Path(name).resolve()) for name in names}
+    if len(different | {target}) <= len(names) or str(Path(target).resolve()) in different:
+        raise UsageError("each study is named once, and --into none of them")
+    sources = [options.opened(name) for name in names]
+    for name, source in zip(names, sources, strict=True):
+        if source.without_files:
+            note(f"study {name}: no weights and checkpoints, {source.without_files}")
+    found = merging.merge(sources, Store.open(target, create=True))
+    shown = [address.parted(name)[0] for name in names]
+    options.show(merged_of(dict(zip(shown, found, strict=True))), form)
 
 
 @dataclass(frozen=True, kw_only=True)
