@@ -187,7 +187,7 @@ class _Shown:
         def page() -> str:
             from attnres_cli.report.search_page import to_html  # with matplotlib, as below
 
-            return to_html([finding], known, self.asked.study)
+            return to_html(finding, known, self.asked.study)
 
         self._put(lambda: report_of(finding, known, self.asked.study), page)
 

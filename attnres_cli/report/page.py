@@ -17,7 +17,7 @@ from attnres_cli.report.comparison import facts_of, table_of
 from attnres_cli.report.figures.drawing import drawings, of_effects, of_sizes
 from attnres_cli.report.figures.style import arrow, gaps
 from attnres_cli.report.html import RESTS_ON, Part, Section, page, section_of
-from attnres_cli.report.search_commands import RecipeOf
+from attnres_cli.report.search import RecipeOf
 from attnres_cli.report.search_page import section as search_section
 from attnres_cli.report.table import (
     MOST_CAVEATS,

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from attnres_cli.config import address
+from attnres_cli.config.as_typed import PLUGIN, ablate_typed, overrides_of
+from attnres_cli.config.recipe import Recipe
+from attnres_cli.records.search_records import Search, Trial
 from attnres_cli.report import search_words as words
-from attnres_cli.report.search_commands import RecipeOf, again, commands
 from attnres_cli.report.table import Report, Table, tabled
 from attnres_cli.verdict import fields
 from attnres_cli.verdict.fields import Field
 from attnres_cli.verdict.numbers import interval
 from attnres_cli.verdict.optima import Finding, Pair
 from attnres_cli.verdict.shape_results import Shape, layers_by_width
+
+RecipeOf = Callable[[str], Recipe]
+"""The recipe of a digest, as a study holds it."""
 
 _GOALS: dict[str, tuple[str, Callable[[float], str]]] = {
     "step_time": (" (ms)", lambda seconds: f"{1e3 * seconds:.2f}"),
@@ -191,3 +198,37 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "seeds_needed": pair.needed,
         "lacking": [{"variant": t.variant, "number": t.number} for t in pair.lacking],
     }
+
+
+def commands(finding: Finding, known: RecipeOf | None, study: str) -> list[tuple[str, str]]:
+    """What to type, and what for: a variant's best shape again, or, in the same study, the runs
+    without which two optima cannot be compared. Nothing where no recipe is known.
+    """
+    if known is None:
+        return []
+    search, where = finding.search, address.typed(study)
+    best = [one.best for one in finding.optima if one.best]
+    typed = [(f"{shape.family} again", again(search, shape, known)) for shape in best]
+    for trial in (trial for pair in finding.pairs for trial in pair.lacking):
+        typed.append(("to compare", _ablate(search, trial, known, where)))
+    told = f" ({PLUGIN}: the plugin that has it)"
+    return [
+        (f"{name}{told if f'--plugin {PLUGIN}' in command else ''}", command)
+        for name, command in dict.fromkeys(typed)
+        if command
+    ]
+
+
+def again(search: Search, shape: Shape, known: RecipeOf) -> str:
+    """The command that trains a shape again in a new study; empty if nothing typed does."""
+    on = shape.settings
+    where = [] if on is None else ["--device", on.device, "--engine", on.engine]
+    return _ablate(search, shape.trial, known, [*where, "--study", "again.db"])
+
+
+def _ablate(search: Search, trial: Trial, known: RecipeOf, more: Sequence[str]) -> str:
+    """The command that trains all seeds of a trial's shape."""
+    seeds = {search.first_seed, *search.confirm_seeds}
+    if (found := overrides_of(known(trial.recipe_digest))) is None:
+        return ""
+    return shlex.join([*ablate_typed([trial.variant], *found, seeds), *more])

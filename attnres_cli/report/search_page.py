@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from attnres_cli.config import address
 from attnres_cli.report.figures.drawing import of_search
 from attnres_cli.report.html import Part, Section, page
-from attnres_cli.report.search import table_of
-from attnres_cli.report.search_commands import RecipeOf, commands
+from attnres_cli.report.search import RecipeOf, commands, table_of
 from attnres_cli.report.search_words import answer, failures, notes, qualified, title
 from attnres_cli.report.table import Column, Table, listed
 from attnres_cli.verdict.optima import Finding
 
 
-def to_html(findings: Sequence[Finding], known: RecipeOf | None, study: str) -> str:
-    """A page of one search or several. `known` gives the study's recipe of a digest."""
-    heading = f"{len(findings)} searches of shapes"
-    if len(findings) == 1:
-        variants = listed([one.family.variant for one in findings[0].optima])
-        heading = f"At {findings[0].search.budget}, which shape should {variants} have?"
-    sections = [section(each, known, study, number) for number, each in enumerate(findings, 1)]
-    name = f"attnres: {title(findings[0].search)}"
-    return page(name, heading, sections, address.parted(study)[0])
+def to_html(finding: Finding, known: RecipeOf | None, study: str) -> str:
+    """A page of a search. `known` gives the study's recipe of a digest."""
+    variants = listed([one.family.variant for one in finding.optima])
+    heading = f"At {finding.search.budget}, which shape should {variants} have?"
+    name = f"attnres: {title(finding.search)}"
+    return page(name, heading, [section(finding, known, study, 1)], address.parted(study)[0])
 
 
 def section(finding: Finding, known: RecipeOf | None, study: str, number: int) -> Section:

@@ -100,7 +100,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, options in PAGES.items():
         output = ["--format", "html", "--output", str(folder / f"{name}.html")]
         assert ended("report", *options, "--study", str(study), *output) == 0
-    search = to_html([find(*searches.valleys())], None, "my.db")
+    search = to_html(find(*searches.valleys()), None, "my.db")
     (folder / f"{SEARCH}.html").write_text(search, encoding="utf-8")
     return folder
 

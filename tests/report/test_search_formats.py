@@ -32,7 +32,7 @@ def shown(form: str, search=None, runs=None, recipe_of=None, study="") -> str:
     made = searches.valleys()
     found = find(search or made[0], made[1] if runs is None else runs)
     if form == "html":
-        return to_html([found], recipe_of, study)
+        return to_html(found, recipe_of, study)
     out = io.StringIO()
     file_formats.show(report_of(found, recipe_of, study), form, out)
     return out.getvalue()
