@@ -1,4 +1,6 @@
-"""What a search over designs has found: how many it tried, what the best promised, what is left."""
+"""What a search over designs has found: how many it tried, what the best promised, what each choice
+changed, what is left.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,15 @@ from typing import Any
 
 from attnres_cli.records.run import RunRecord
 from attnres_cli.records.search_records import Search, State, Trial, Value
-from attnres_cli.report.effects import effects_document, effects_table
-from attnres_cli.report.table import Column, Report, Table, columns
+from attnres_cli.report.table import Column, Report, Table, columns, tabled
 from attnres_cli.stats.effects import Effect, Look, effects
+from attnres_cli.verdict import fields
 from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.fields import Field
 from attnres_cli.verdict.numbers import interval, plural
+
+MOST = 20
+"""Effects in a table or a figure; JSON has all."""
 
 _LISTED = 10
 _SIZES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "tokens")
@@ -180,3 +186,45 @@ def _notes(search: Search, designs: Sequence[Tried]) -> list[str]:
         f"fresh seeds: {fresh}, which chose nothing; the comparison's table judges",
         f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}",
     ]
+
+
+def name_of(effect: Effect) -> str:
+    """As it is typed: `stream=delta`, `attnres.norm=sigmoid`, `+vres`."""
+    if effect.choice.startswith("+"):
+        return effect.choice
+    value = effect.value
+    if isinstance(value, bool):
+        return f"{effect.choice}={'on' if value else 'off'}"
+    return f"{effect.choice}={'none' if value is None else value}"
+
+
+def _designs(effect: Effect, _: None) -> str:
+    lost = f" ({effect.n_diverged} diverged)" if effect.n_diverged else ""
+    return f"{effect.n_designs}{lost}"
+
+
+_EFFECT: list[Field[Effect, None]] = [
+    Field("choice", lambda effect, _: name_of(effect), "choice", kind="name"),
+    Field(
+        "effect", "mean", "effect [95%]",
+        lambda effect, _: interval(effect.mean, (effect.low, effect.high), "+.4f"),
+    ),
+    Field("low"),
+    Field("high"),
+    Field("n_designs", title="designs", show=_designs, is_optional=True),
+    Field("n_diverged"),
+]  # fmt: skip
+"""Of an effect, once for tables and files."""
+
+
+def effects_table(found: Sequence[Effect]) -> Table:
+    """The largest effects, with their intervals."""
+    shown = found[:MOST]
+    of = f"the {len(shown)} largest of {len(found)} effects" if found[MOST:] else "effects"
+    title = f"{of} of a choice: nats per token against its other values, each with its own 95%"
+    return tabled(title, _EFFECT, shown, None)
+
+
+def effects_document(found: Sequence[Effect]) -> list[dict[str, Any]]:
+    """All effects for JSON, the largest first, in nats per token."""
+    return [fields.record(_EFFECT, effect, None) for effect in found]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from attnres_cli.report.effects import MOST, effects_document, effects_table, name_of
 from attnres_cli.report.figures.drawing import of_effects, picture
+from attnres_cli.report.search_designs import MOST, effects_document, effects_table, name_of
 from attnres_cli.stats.effects import Effect
 
 

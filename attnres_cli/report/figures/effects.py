@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnres_cli.report.effects import MOST, name_of
 from attnres_cli.report.figures import style
+from attnres_cli.report.search_designs import MOST, name_of
 from attnres_cli.stats.effects import Effect
 
 EFFECTS = (
