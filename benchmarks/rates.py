@@ -29,7 +29,7 @@ from attnres_cli.report.figures import comparison
 from attnres_cli.report.figures.drawing import Drawing, picture
 from attnres_cli.report.figures.style import house_style
 from attnres_cli.store.store import Store
-from attnres_cli.verdict.moving import FIELDS
+from attnres_cli.verdict.caveats import OF_MOVING
 from attnres_cli.verdict.numbers import interval
 
 SHARED = load("quick", ["optim.lr=8e-3"]).optim
@@ -90,7 +90,7 @@ def moved(store: Store, variant: str, tried: Settings, how: Tuned) -> list[str]:
     rate = min(known)[1]
     shares: dict[str, list[str]] = {}
     for key in sorted(key for key in tried if key[0] == (LR, rate)):
-        probes = store.probes([run.id for run in tried[key]], only=FIELDS)
+        probes = store.probes([run.id for run in tried[key]], only=OF_MOVING)
         last = [each[-1] for each in probes.values() if each]
         names = last[0].added.split(", ") if last else []
         for name, each in zip(names, zip(*(p.moved for p in last), strict=True), strict=True):

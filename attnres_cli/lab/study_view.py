@@ -14,7 +14,7 @@ from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.records.computed import first_of, settings_of
 from attnres_cli.records.run import Probe, RunRecord
 from attnres_cli.store.store import Store
-from attnres_cli.verdict import moving
+from attnres_cli.verdict.caveats import OF_MOVING, still_moving
 from attnres_cli.verdict.codes import of_one_code, shown
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.downstream import Downstream, downstream
@@ -192,11 +192,11 @@ class Held:
         their steps take, and the bytes of what was evaluated.
         """
         runs = [run for run in comparison.records if run.result is not None]
-        probes = self.store.probes([run.id for run in runs], only=moving.FIELDS)
+        probes = self.store.probes([run.id for run in runs], only=OF_MOVING)
         last: dict[str, list[Probe]] = {}
         for run in runs:
             last.setdefault(run.variant, []).extend(probes[run.id][-1:])
-        found = {variant: moving.still_moving(each) for variant, each in last.items()}
+        found = {variant: still_moving(each) for variant, each in last.items()}
         digest, base = comparison.recipe_digest, comparison.baseline
         timed = self._timed(comparison)
         ratios = step_ratios(self.store.step_ratios(digest), runs, base) if timed else {}

@@ -16,9 +16,9 @@ from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.stats.sequential import Word
 from attnres_cli.verdict import labels, pays
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Verdict
-from attnres_cli.verdict.deciding import deciding
 from attnres_cli.verdict.ladder import Ladder
 from attnres_cli.verdict.numbers import between, duration, interval, outward, plural
+from attnres_cli.verdict.power import deciding
 from attnres_cli.verdict.report_section import Chapter
 from attnres_cli.verdict.rows import worth_text
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from attnres_cli.config.arms import SCALE
 from attnres_cli.records import doubts, gates
 from attnres_cli.records.comparison_terms import Given, Matched, Tuned, settings_text
 from attnres_cli.records.evaluated import bits_per_byte
-from attnres_cli.records.run import Status
+from attnres_cli.records.run import Probe, Status
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict import labels
 from attnres_cli.verdict.codes import left_out
@@ -22,6 +24,19 @@ _LARGEST_RATE = 0.5  # beyond it a bound says nothing
 _MOST_NAMED = 3
 _UNSURE = 0.2  # p of a sign test that says nothing: at seven seeds, five of one sign have 0.45
 _FAR_ABOVE = 1.5  # times the bits that zlib needs
+
+OF_MOVING = ("added", "moved", "agreement")
+"""Fields of a probe: what says whether parameters of designs were still moving."""
+
+_STILL = 1.5
+"""Times the distance of a random walk from which numbers count as still moving: nothing has held
+them yet. docs/fair-terms.md has the calibration.
+"""
+
+_WALK = 0.9
+"""Mean distance that steps of random sign cover, times the root of their number, as a share of the
+same steps all in one direction; of the schedules that recipes have, 0.85 to 0.94.
+"""
 
 
 def qualifiers(comparison: Comparison, n_tables: int = 1) -> list[str]:
@@ -160,6 +175,20 @@ def _moving(comparison: Comparison) -> Iterator[str]:
             f"still moving when training ended: {first} (its {name}, {share:.0%} of the way that "
             f"the learning rate allows){more}; try --set arms.{first}.{SCALE}=10, or --tune-lr"
         )
+
+
+def still_moving(probes: Sequence[Probe]) -> dict[str, float]:
+    """By parameter, how far it moved on average over these last probes of runs, as a share of what
+    its learning rate allows in one direction, where that is far.
+    """
+    names = probes[0].added.split(", ") if probes and probes[0].added else []
+    alike = [probe for probe in probes if probe.moved and len(probe.moved) == len(names)]
+    if not alike:
+        return {}
+    far = _STILL * _WALK / math.sqrt(max(1, max(probe.step for probe in alike)))
+    means = zip(*(probe.moved for probe in alike if probe.moved), strict=True)
+    found = {name: fmean(shares) for name, shares in zip(names, means, strict=True)}
+    return {name: share for name, share in found.items() if share >= far}
 
 
 def _named(names: Sequence[str]) -> str:

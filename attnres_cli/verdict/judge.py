@@ -23,13 +23,13 @@ from attnres_cli.stats.power import detectable
 from attnres_cli.stats.sequential import Look, look, word
 from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
 from attnres_cli.verdict.family import Family, family
-from attnres_cli.verdict.left_out import restored
 from attnres_cli.verdict.soundness import (
     believed,
     doubt,
     gates_of,
     is_doubtful,
     mixed,
+    restored,
     stopped,
     unequal,
 )

@@ -1,4 +1,6 @@
-"""How many seeds a study needs, and what they cost: from what it holds, before arms are trained."""
+"""How many seeds a study needs, and what they cost: from what it holds, before arms are trained;
+and how many would decide an arm that is inconclusive so far.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ from attnres_cli.config import address
 from attnres_cli.config.as_typed import ablate_typed, overrides_of
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
+from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult
 from attnres_cli.stats import power
 from attnres_cli.stats.power import Noise, Pairing
 from attnres_cli.stats.sequential import LEAST_SEEDS, MOST, first_rate, grows
-from attnres_cli.verdict.comparison import Comparison
+from attnres_cli.verdict.comparison import ArmResult, Comparison
 from attnres_cli.verdict.family import BASELINE_FIRST
 from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.numbers import plural
@@ -24,6 +27,7 @@ from attnres_cli.verdict.slope import Slope
 
 MINUTES = 5  # of training: what a resolution is quoted for
 _SEEDS = 7  # of the baseline at another budget
+_MOST_SEEDS = 1000  # that one command takes
 
 
 @dataclass(frozen=True)
@@ -165,3 +169,48 @@ def to_measure(recipe: Recipe, baseline: str, study: str) -> list[str]:
         for each in typed
         if each is not None
     ]
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """The arm, the seeds that it and the baseline need in all, and how long those that are missing
+    train one after the other; None where that is not known.
+    """
+
+    arm: ArmResult
+    seeds: int
+    n_more: int
+    seconds: float | None
+
+
+def deciding(comparison: Comparison) -> Deciding | None:
+    """Of the inconclusive arms the one that fewest seeds decide with a probability of 80%, if its
+    difference is what it seems; None where 1,000 seeds would not, or a command would not name the
+    same runs.
+    """
+    if comparison.terms not in (SHARED, BY_DESIGN):
+        return None
+    needed = [(n, arm) for arm in comparison.arms if (n := _needed(arm, comparison)) is not None]
+    if not needed:
+        return None
+    seeds, arm = min(needed, key=lambda each: each[0])
+    held: dict[str, list[float]] = {comparison.baseline: [], arm.variant: []}
+    for run in comparison.records:
+        if run.result is not None and run.variant in held:
+            held[run.variant].append(run.result.train_s)
+    missing = [(max(0, seeds - len(times)), times) for times in held.values()]
+    seconds = sum(n * median(times) for n, times in missing) if all(held.values()) else None
+    return Deciding(arm, seeds, max(n for n, _ in missing), seconds)
+
+
+def _needed(arm: ArmResult, comparison: Comparison) -> int | None:
+    """Seeds of the first later look that finds a difference as large with enough power."""
+    one, look = arm.difference, arm.look
+    if arm.verdict != "inconclusive" or one is None or look is None or one.sd == 0:
+        return None
+    for size, alpha in comparison.family.looks(arm.variant):
+        if size > _MOST_SEEDS:
+            return None
+        if size > look.n and power.power(size, abs(one.mean) / one.sd, alpha) >= power.POWER:
+            return size
+    return None

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from attnres_cli.records import gates
 from attnres_cli.records.comparison_terms import Terms
-from attnres_cli.records.run import DataDescription, Gate, RunRecord, RunResult
+from attnres_cli.records.run import DataDescription, Gate, Removed, RunRecord, RunResult
 from attnres_cli.verdict.numbers import plural
 
 PLAUSIBLE = "plausible"
@@ -109,6 +110,24 @@ def doubt(
 def believed(runs: Sequence[RunRecord]) -> str:
     """Why somebody believes an arm; empty where nobody says it."""
     return next((run.note for run in runs if PLAUSIBLE in run.tags and run.note), "")
+
+
+def restored(runs: Sequence[RunRecord], removed: Sequence[Removed]) -> list[RunRecord]:
+    """The runs of an arm with those of it that were left out with a reason, as far as is known of
+    them: what a verdict would be with them.
+    """
+    like = next((run for run in runs if run.result is not None), None)
+    if like is None or like.result is None:
+        return [*runs]
+    result = like.result
+    return [*runs] + [
+        replace(
+            like, seed=e.seed, status=e.status, gates=(),
+            result=replace(result, status=e.status, val_loss=e.val_loss),
+        )
+        for e in removed
+        if e.variant == like.variant
+    ]  # fmt: skip
 
 
 def _gap(losses: Mapping[int, float], base: Mapping[int, float]) -> float:

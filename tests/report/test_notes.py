@@ -18,7 +18,7 @@ from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.runs import speed_text
 from attnres_cli.report.table import Column, Report, Table, brief, captioned
 from attnres_cli.verdict.comparison import Rules
-from attnres_cli.verdict.deciding import deciding
+from attnres_cli.verdict.power import deciding
 
 
 def shifted(gap: float) -> list[float]:

@@ -10,9 +10,8 @@ from comparisons import BASE, BETTER
 
 from attnres_cli.records.comparison_terms import BY_DESIGN, ArmRecipe, Given, Terms, Tuned
 from attnres_cli.records.run import Probe, Removed, Status
-from attnres_cli.verdict.caveats import n_read, qualifiers
+from attnres_cli.verdict.caveats import n_read, qualifiers, still_moving
 from attnres_cli.verdict.comparison import Comparison, Rules
-from attnres_cli.verdict.moving import still_moving
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from comparisons import BASE
 from attnres_cli.records.comparison_terms import Terms
 from attnres_cli.stats.power import power
 from attnres_cli.verdict.comparison import Rules
-from attnres_cli.verdict.deciding import deciding
+from attnres_cli.verdict.power import deciding
 
 GAPS = (0.06, -0.07, -0.02, 0.03, -0.09)  # mean -0.018
 
