@@ -53,21 +53,20 @@ def _tokenizer(data: Mapping[str, Any], shape: Mapping[str, Any]) -> str:
     if not name.endswith(".json"):
         raise UsageError(f"data.tokenizer is {name}, not a file of tokenizers")
     text = read_text(path_of(name, "tokenizer"), "tokenizer", UsageError, _MOST_TOKENIZER)
-    try:
-        is_the_same = _vocab_size(json.loads(text)) == shape["vocab_size"]
-    except (ValueError, KeyError, TypeError, AttributeError):  # a file of something else by now
-        is_the_same = False
-    if not is_the_same:
+    if vocabulary(text) != shape["vocab_size"]:
         raise UsageError(f"{name} is not the file that the run had, it has other tokens")
     return text
 
 
-def _vocab_size(tokenizer: Mapping[str, Any]) -> int:
-    """Its largest token and one."""
-    vocab = tokenizer["model"]["vocab"]  # token -> number, or pairs of token and score
-    numbers = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
-    added = (token["id"] for token in tokenizer.get("added_tokens", ()))
-    return max([*numbers, *added], default=0) + 1
+def vocabulary(text: str) -> int:
+    """Tokens of the text of a file of `tokenizers`, by the largest; 0 of any other text."""
+    try:
+        held = json.loads(text)
+        vocab = held["model"]["vocab"]  # token -> number, or pairs of token and score
+        numbers = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
+        return 1 + max([*numbers, *(token["id"] for token in held.get("added_tokens", ()))])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
 
 
 def of_bytes() -> str:
@@ -78,27 +77,18 @@ def of_bytes() -> str:
     unseen = [byte for byte in range(256) if byte not in seen]  # U+0100 on
     characters = {byte: chr(byte) for byte in seen}
     characters |= {byte: chr(256 + number) for number, byte in enumerate(unseen)}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    level = {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False,
+    }  # fmt: skip
+    model: dict[str, Any] = {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+        "ignore_merges": False, "vocab": {characters[byte]: byte for byte in range(256)},
+        "merges": [],
+    }  # fmt: skip
     whole: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {**level, "use_regex": False},
-        "post_processor": None,
-        "decoder": {**level, "use_regex": False},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {characters[byte]: byte for byte in range(256)},
-            "merges": [],
-        },
-    }
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+        "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "model": model,
+    }  # fmt: skip
     return json.dumps(whole, indent=1) + "\n"

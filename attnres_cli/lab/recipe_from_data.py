@@ -17,6 +17,7 @@ from attnres_cli.data.text import likely_column
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, RecipeError
 from attnres_cli.files import path_of, read_text
+from attnres_cli.lab.huggingface import vocabulary
 from attnres_cli.records.doubts import MOST_EPOCHS, STANDS_IN_TRAINING
 from attnres_cli.records.plan import n_tokens
 
@@ -119,11 +120,8 @@ def _vocabulary(path: Path) -> int:
     if path.suffix != ".json" or not path.is_file():
         return 0
     try:
-        held = json.loads(read_text(path, "tokenizer", DataError, _MOST_BYTES))
-        vocabulary, added = held["model"]["vocab"], held["added_tokens"]
-        ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
-        return 1 + max([*ids, *(token["id"] for token in added)])
-    except (DataError, ValueError, TypeError, KeyError, RecursionError):
+        return vocabulary(read_text(path, "tokenizer", DataError, _MOST_BYTES))
+    except DataError:
         return 0
 
 
