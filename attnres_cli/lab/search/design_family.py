@@ -16,7 +16,7 @@ from attnres_cli.lab.search.families import Family
 from attnres_cli.lab.search.looks import SHARE, Look, Looks
 from attnres_cli.lab.search.points import Point
 from attnres_cli.lab.search.proposals import Points, seed_of
-from attnres_cli.lab.search.studies import VOID, was_pruned
+from attnres_cli.lab.search.studies import VOID
 from attnres_cli.lab.search.trial_runner import TrialRunner, arm_of
 from attnres_cli.nn.residual import Value
 from attnres_cli.records.run import RunRecord, RunResult
@@ -33,7 +33,7 @@ class DesignPoints(Points):
 
     def of_trial(self, trial: FrozenTrial) -> Point | None:
         """What a trial tries; None where it is void."""
-        if VOID in trial.user_attrs or was_pruned(trial) or RUNG not in trial.params:
+        if VOID in trial.user_attrs or RUNG not in trial.params:
             return None
         choices = self.looks.space.draw(lambda name, _: cast("Value", trial.params[name]))
         return self.looks.look(choices, trial.params[RUNG])

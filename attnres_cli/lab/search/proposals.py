@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial
 
 from attnres_cli.errors import UsageError, unknown
 from attnres_cli.lab.search.points import Point
-from attnres_cli.lab.search.studies import VOID, was_pruned
+from attnres_cli.lab.search.studies import VOID
 from attnres_cli.records.search_records import State, Trial, Value
 
 SAMPLERS = ("auto", "tpe", "gp", "nsga2", "grid", "brute", "random")
@@ -52,7 +52,7 @@ class Points:
 
     def of_trial(self, trial: FrozenTrial) -> Point | None:
         """What a trial tries; None where it is void, or its process died before it was written."""
-        if VOID in trial.user_attrs or was_pruned(trial):
+        if VOID in trial.user_attrs:
             return None
         is_whole = all(name in trial.params for name in self.names)
         return self.of_key.get(self._key(trial.params)) if is_whole else None

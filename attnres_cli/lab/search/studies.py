@@ -104,13 +104,8 @@ def run_attributes(trial: Trial) -> dict[str, Any]:
 
 
 def has_run(trial: FrozenTrial) -> bool:
-    """Whether it says which run is its own. One that an older release pruned answers nothing."""
-    return _RUN in trial.user_attrs and VOID not in trial.user_attrs and not was_pruned(trial)
-
-
-def was_pruned(trial: FrozenTrial) -> bool:
-    """Whether it was ended early, as searches of older releases could be asked to."""
-    return trial.state.name == "PRUNED"
+    """Whether it says which run is its own."""
+    return _RUN in trial.user_attrs and VOID not in trial.user_attrs
 
 
 def rank(trial: FrozenTrial) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import searches
 from optuna.distributions import IntDistribution
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial, create_trial
 
 from attnres_cli.lab.search import studies
 from attnres_cli.lab.search.studies import name_of, of_other_code, open_study, read
@@ -16,21 +16,19 @@ from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store
 
 
-def ended(number: int, state: TrialState, loss: float, **more: object) -> FrozenTrial:
+def ended(number: int, loss: float, **more: object) -> FrozenTrial:
     mine = searches.trial(number, "standard", (number + 1, 96, 2))
     params = {"params": {"n_layers": 1}, "distributions": {"n_layers": IntDistribution(1, 40)}}
-    told = {"value": loss, "intermediate_values": {1: loss}}
     attributes = {**studies.run_attributes(mine), **more}
-    return create_trial(state=state, user_attrs=attributes, **params, **told)
+    return create_trial(user_attrs=attributes, **params, value=loss)
 
 
-def test_pruned_trials_are_left_out_and_extra_ones_marked(tmp_path: Path):
-    pruned = ended(1, TrialState.PRUNED, 0.1)  # by an older release
-    assert pruned.value == 0.1  # Optuna keeps the last loss it got
-    extra = ended(2, TrialState.COMPLETE, 2.5, **{studies.EXTRA: True})
+def test_void_trials_are_left_out_and_extra_ones_marked(tmp_path: Path):
+    void = ended(1, 0.1, **{studies.VOID: "its process died"})
+    extra = ended(2, 2.5, **{studies.EXTRA: True})
     with optuna_storage(str(tmp_path / "study.db")) as storage:
         study = open_study(storage, searches.search(()), ["standard"], "standard")
-        study.add_trials([ended(0, TrialState.COMPLETE, 2.0), pruned, extra])
+        study.add_trials([ended(0, 2.0), void, extra])
     (search,) = read(str(tmp_path / "study.db"))
     found = [(t.number, t.values, t.is_extra) for t in search.families[0].trials]
     assert found == [(0, (2.0,), False), (2, (2.5,), True)]
