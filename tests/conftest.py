@@ -21,8 +21,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one of several: torch, here and in wh
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # would else use all cores in each,
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # and threads that wait would keep them
 
-os.environ.setdefault("TORCH_WARM_POOL", "0")  # of processes that compile for GPUs alone
-
 for _number, _usual in (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL):
     if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a script, under nohup:
         signal.signal(_number, _usual)  # commands that we start would not heed it either
