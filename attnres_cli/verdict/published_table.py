@@ -25,15 +25,6 @@ RULE = (
     "where neither does, the signs of both are compared"
 )
 
-_SCHEMA_1 = {
-    "not separable": "inconclusive",
-    "equal within the margin": "equivalent",
-    "no worse by the margin": "non-inferior",
-    "no verdict yet": "pending",
-}
-"""Words of reports of before, and those of now."""
-
-
 class _Difference(BaseModel):
     mean: float
 
@@ -53,11 +44,6 @@ class OtherArm(BaseModel):
     look: _Look | None = None
     recipe_digest: str = ""
     losses: Mapping[int, float | None] = {}  # by seed; None where it diverged
-
-    @field_validator("verdict")
-    @classmethod
-    def _word(cls, said: str) -> str:
-        return _SCHEMA_1.get(said, said)
 
     @property
     def interval(self) -> tuple[float, float] | None:
