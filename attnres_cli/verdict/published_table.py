@@ -25,6 +25,7 @@ RULE = (
     "where neither does, the signs of both are compared"
 )
 
+
 class _Difference(BaseModel):
     mean: float
 
