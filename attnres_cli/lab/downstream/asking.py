@@ -28,6 +28,7 @@ def ask(task: Task, model: Answers, run_id: int, weights: str, limit: int | None
     from lm_eval.evaluator import evaluate
 
     with quiet(), explained(task.name):
+        task.seed()
         found = evaluate(
             lm=model, task_dict={"tasks": {task.name: task.loaded}}, limit=limit, bootstrap_iters=0
         )

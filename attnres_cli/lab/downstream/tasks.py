@@ -64,9 +64,16 @@ class Task:
     content: str
     loaded: Any  # the harness's
 
+    def seed(self) -> None:
+        """Let few-shot examples be drawn anew, by the harness's seed: every run is asked the same
+        prompts. Call it before the requests are made.
+        """
+        self.loaded.set_fewshot_seed(seed=1234)
+
     def hashes(self, limit: int | None) -> tuple[str, ...]:
         """Of its documents, or the first of them, with all that would be asked of each."""
         with quiet(), explained(self.name):
+            self.seed()
             self.loaded.build_all_requests(limit=limit)
         arguments: dict[int, tuple[Any, list[Any]]] = {}
         for instance in self.loaded.instances:
@@ -239,7 +246,6 @@ def _task(loaded: Any) -> Task:
         raise UsageError(f"task {name} shows pictures or sounds: these models read text")
     if loaded.get_config("num_fewshot") is None:
         loaded.set_config(key="num_fewshot", value=0)
-    loaded.set_fewshot_seed(seed=1234)  # the harness's own
     config = {key: value for key, value in loaded.dump_config().items() if key not in _PLACES}
     return Task(name, _digest(config)[:12], loaded)
 

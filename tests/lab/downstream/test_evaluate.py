@@ -174,6 +174,16 @@ def test_a_yaml_task_of_the_harness_generates_text(attnres: Attnres):
     assert attnres("evaluate", "1", "--tasks", "sums.yaml,sums.jsonl")[0] == 2  # one name
 
 
+def test_few_shot_examples_are_the_same_for_every_run_and_every_time(attnres: Attnres):
+    shots = "num_fewshot: 2\nfewshot_split: test\n"
+    Path("shots.yaml").write_text(Path("sums.yaml").read_text() + shots)
+    results(attnres, "1", "2", "--tasks", "shots.yaml")
+
+    one, two = held()
+    assert one.doc_hashes == two.doc_hashes
+    assert "2 of 2 as the study had" in attnres("evaluate", "1", "2", "--tasks", "shots.yaml")[2]
+
+
 MARK = "import pathlib; pathlib.Path('ran').touch()\n"
 WITH_CODE = {
     "a function": "doc_to_text: !function evil.text",
