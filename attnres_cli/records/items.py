@@ -59,21 +59,37 @@ class Items:
         return None if found is None else -statistics.fmean(map(math.log, found))
 
     def mean(self, metric: str) -> float:
-        """Of the items; in bits per byte of all of them see `bits_per_byte`."""
-        return statistics.fmean(self.values[metric])
+        """Of the items with a number, nan without any; in bits per byte see `bits_per_byte`."""
+        return statistics.fmean(self._finite(metric) or [math.nan])
 
     def standard_error(self, metric: str) -> float:
         """Of the mean, items taken as independent; nan of a single one."""
-        values = self.values[metric]
+        values = self._finite(metric)
         return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+    def _finite(self, metric: str) -> list[float]:
+        return [value for value in self.values[metric] if math.isfinite(value)]
+
+    @property
+    def left_out(self) -> int:
+        """Items that lack a number of a metric, such as nan: its mean leaves them out."""
+        by_item = zip(*self.values.values(), strict=True)
+        return sum(not all(map(math.isfinite, each)) for each in by_item)
+
+    @property
+    def answers(self) -> list[tuple[float, float]]:
+        """Nats and bytes of the right answers, or texts, that have both."""
+        pairs = zip(self.values[GOLD_NATS], self.values[GOLD_BYTES], strict=True)
+        return [pair for pair in pairs if all(map(math.isfinite, pair))]
 
     @property
     def bits_per_byte(self) -> float | None:
         """Of all right answers, or texts, together; None where the task has none."""
         if GOLD_NATS not in self.values:
             return None
-        n_bytes = math.fsum(self.values[GOLD_BYTES])
-        return -math.fsum(self.values[GOLD_NATS]) / math.log(2) / n_bytes if n_bytes else None
+        n_bytes = math.fsum(size for _, size in self.answers)
+        nats = math.fsum(nats for nats, _ in self.answers)
+        return -nats / math.log(2) / n_bytes if n_bytes else None
 
 
 @dataclass(frozen=True)

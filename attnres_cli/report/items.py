@@ -13,7 +13,6 @@ from attnres_cli.records.items import (
     CHOICE_NATS,
     EXACT_MATCH,
     GOLD_BYTES,
-    GOLD_NATS,
     N_CHOICES,
     Answered,
     Items,
@@ -51,6 +50,8 @@ def report_of(answered: Sequence[Answered], study: str) -> Report:
         notes.append(
             f"cut: {plural(cut, 'context')} longer than a model's, of which it saw the end"
         )
+    if lacking := sum(each.items.left_out for each in rows):
+        notes.append(f"left out of means: {plural(lacking, 'item')} without a number")
     return Report(
         title=f"downstream tasks: {study}",
         tables=[Table("", heads, [_row(each, shown) for each in rows], n_keys=4)],
@@ -66,21 +67,25 @@ def _row(each: Answered, shown: Sequence[str]) -> list[str]:
     cells = [items.task, each.label, each.variant, str(each.seed), f"{len(items.doc_ids):,}"]
     for name in ("bits_per_byte", *shown):
         value, chance = found.get(name), chances.get(name)
-        cells.append("" if value is None else f"{value:.3f} ± {found[f'{name}_se']:.3f}")
+        cells.append(_with_error(value, found[f"{name}_se"]) if value is not None else "")
         if name in chances:
             cells.append("" if value is None or chance is None else f"{chance:.3f}")
     return [*cells, str(items.truncated or "")]
 
 
+def _with_error(value: float, error: float) -> str:
+    """Without ± where one item alone has a number."""
+    return f"{value:.3f}" if math.isnan(error) else f"{value:.3f} ± {error:.3f}"
+
+
 def _bits_error(items: Items) -> float:
     """Standard error of the ratio of two sums over items."""
-    bits, sizes = items.bits_per_byte, items.values[GOLD_BYTES]
-    if bits is None or len(sizes) < 2:
+    bits, answers = items.bits_per_byte, items.answers
+    if bits is None or len(answers) < 2:
         return math.nan
-    pairs = zip(items.values[GOLD_NATS], sizes, strict=True)
-    off = [(-nats / math.log(2) - bits * size) ** 2 for nats, size in pairs]
-    n = len(sizes)
-    return math.sqrt(math.fsum(off) * n / (n - 1)) / math.fsum(sizes)
+    off = [(-nats / math.log(2) - bits * size) ** 2 for nats, size in answers]
+    n = len(answers)
+    return math.sqrt(math.fsum(off) * n / (n - 1)) / math.fsum(size for _, size in answers)
 
 
 def _record(each: Answered) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from studies import fill
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.lab.merging import merge
-from attnres_cli.records.items import Items, Kind
+from attnres_cli.records.items import Answered, Items, Kind
+from attnres_cli.report.items import report_of
 from attnres_cli.store.store import Store
 
 HASHES = ("00ff" * 4, "12" * 8, "ab" * 8)
@@ -70,6 +71,23 @@ def test_means_and_the_score_of_guessing():
     assert CLOZE.chance_nats == pytest.approx(-(math.log(2) + 2 * math.log(4)) / 3)
     written = replace(CLOZE, kind=Kind.GENERATION, values={"exact_match": (0.0, 0.0, 1.0)})
     assert (written.chance, written.chance_nats, written.bits_per_byte) == (None, None, None)
+
+
+def test_an_item_without_a_number_is_left_out_of_means_and_a_single_one_has_no_error():
+    lacking = {**CLOZE.values, "acc": (1.0, math.nan, 0.0), "gold_nats": (-2.5, math.nan, -1.75)}
+    items = replace(CLOZE, values=lacking)
+    one = {"acc": (1.0,), "gold_nats": (-2.5,), "gold_bytes": (4.0,)}
+    single = replace(CLOZE, doc_ids=(0,), doc_hashes=HASHES[:1], values=one)
+    answered = [Answered(f"run {n}", "standard", 0, each) for n, each in enumerate((items, single))]
+
+    found = report_of(answered, "a.db")
+
+    (first, second), bits = found.tables[0].rows, (4.25 / 6 / math.log(2), 2.5 / 4 / math.log(2))
+    assert (items.mean("acc"), items.standard_error("acc")) == (0.5, 0.5)
+    assert items.bits_per_byte == pytest.approx(bits[0])
+    assert "left out of means: 1 item without a number" in found.notes
+    assert first[5].startswith(f"{bits[0]:.3f} ± ")
+    assert second[5:7] == [f"{bits[1]:.3f}", "1.000"]
 
 
 def test_merging_keeps_items_and_adds_those_of_other_tasks(tmp_path: Path, study_of: StudyOf):
