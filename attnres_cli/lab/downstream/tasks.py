@@ -200,7 +200,8 @@ def _wrong(item: Item) -> str:
         if not isinstance(item.get(key, ""), str):
             return f"{key} is no text"
     if "choices" not in item:
-        return ""
+        empty = [key for key in ("answer", "text") if item.get(key) == ""]
+        return f"{empty[0]} is empty" if empty else ""
     choices, gold = item["choices"], item.get("gold")
     if not (isinstance(choices, list) and all(isinstance(c, str) and c for c in choices)):
         return "choices are a list of texts, none of them empty"

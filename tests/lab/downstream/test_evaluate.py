@@ -297,6 +297,8 @@ def test_impossible_questions_end_in_one_line_and_exit_code_2(attnres):
         (("1", "--tasks", "bad.jsonl"), "bad.jsonl line 2 is no JSON"),
         (("1", "--tasks", "keys.jsonl"), "one of these sets of keys"),
         (("1", "--tasks", "gold.jsonl"), "line 1: gold is the number"),
+        (("1", "--tasks", "answer.jsonl"), "answer.jsonl line 2: answer is empty"),
+        (("1", "--tasks", "text.jsonl"), "text.jsonl line 1: text is empty"),
         (("1", "--tasks", "bad.yaml"), "task bad.yaml cannot be asked"),
         (("1", "--tasks", "deep.yaml"), "deep.yaml is no YAML"),
         (("3", "--tasks", "recall"), "whose tokens stand for no text"),
@@ -305,6 +307,9 @@ def test_impossible_questions_end_in_one_line_and_exit_code_2(attnres):
         Path("bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
         Path("keys.jsonl").write_text('{"question": "a"}\n')
         Path("gold.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "gold": 2}\n')
+        right = '{"context": "a", "answer": "b"}\n'
+        Path("answer.jsonl").write_text(right + right.replace("b", ""))
+        Path("text.jsonl").write_text('{"text": ""}\n')
         Path("deep.yaml").write_text("task: " + "[" * 9999)
         Path("bad.yaml").write_text("task: bad\ndataset_path: json\noutput_type: wrong\n")
         assert words in attnres.refuses("evaluate", *arguments)
