@@ -203,6 +203,8 @@ def answers(
         id(task): task.hashes(found.limit) for task in _each(found)
     }  # of all, before a model is built
     held = {(h.run_id, h.task): h for h in (store.items() if store is not None else ())}
+    for subject, task in ((s, task) for s in found.subjects for task in found.tasks[s.label]):
+        _refuse_namesake(held.get((subject.run_id, task.name)), subject, task, hashes[id(task)])
     for subject in found.subjects:
         model: Answers | None = None
         for task in found.tasks[subject.label]:
@@ -221,6 +223,19 @@ def answers(
 def _each(found: Asked) -> list[Task]:
     every = (task for of in found.tasks.values() for task in of)
     return list({id(task): task for task in every}.values())
+
+
+def _refuse_namesake(
+    held: Items | None, subject: Subject, task: Task, hashes: Sequence[str]
+) -> None:
+    """Raise UsageError where a run has answered a task of that name of which the file has nothing:
+    its answers would be replaced.
+    """
+    if held is not None and task.file and set(hashes).isdisjoint(held.doc_hashes):
+        raise UsageError(
+            f"{task.file}: {subject.label} has answered other items under the name {task.name}, "
+            "which would be lost. Rename the file"
+        )
 
 
 def _is_all(held: Items, subject: Subject, task: Task, hashes: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Task:
     name: str
     content: str
     loaded: Any  # the harness's
+    file: str = ""  # of items, after which it is named
 
     def seed(self) -> None:
         """Let few-shot examples be drawn anew, by the harness's seed: every run is asked the same
@@ -145,7 +146,9 @@ def of_file(path: Path, *, trust: bool = False) -> list[Task]:
     where a YAML file would run code and is not trusted, or has an address while we are offline.
     """
     if path.suffix == ".jsonl":
-        return [of_items(path.stem, _read(path))]
+        if path.stem in (*NAMES, LOCAL):
+            raise UsageError(f"{path}: {path.stem} is the name of a local task. Rename the file")
+        return [replace(of_items(path.stem, _read(path)), file=str(path))]
     from lm_eval.api import metrics, registry
     from lm_eval.tasks import TaskManager
 

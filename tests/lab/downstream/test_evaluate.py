@@ -263,6 +263,20 @@ def test_an_evaluation_replaces_only_a_shorter_or_outdated_one(attnres: Attnres)
     assert held()[0].doc_hashes[1:] == before[0].doc_hashes[1:]
 
 
+def test_another_file_of_a_name_replaces_no_answers(attnres: Attnres):
+    results(attnres, "1", "--tasks", "next.jsonl")
+    before = held()
+    Path("next.jsonl").write_text('{"context": "retur", "answer": "n x"}\n')
+    shutil.copy("sums.jsonl", "cloze.jsonl")
+
+    told = attnres.refuses("evaluate", "2", "1", "--tasks", "sums.jsonl,next.jsonl")
+
+    assert "run 1 has answered other items under the name next, which would be lost" in told
+    told = attnres.refuses("evaluate", "1", "--tasks", "cloze.jsonl")
+    assert "cloze.jsonl: cloze is the name of a local task. Rename the file" in told
+    assert held() == before
+
+
 def test_an_interrupted_evaluation_keeps_finished_tasks(attnres: Attnres, monkeypatch):
     ask, calls = asking.ask, []
 
