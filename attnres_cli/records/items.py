@@ -26,6 +26,9 @@ CHOICE_NATS = "choice_nats"  # log-probability of the right answer among the ans
 N_CHOICES = "n_choices"  # answers there are
 EXACT_MATCH = "exact_match"  # 1 where what was written is right, else 0
 
+SHIPPED = ("cloze", "continuation", "recall")
+"""Tasks that are made of a run's own data."""
+
 
 @dataclass(frozen=True)
 class Items:

@@ -106,7 +106,8 @@ class Task:
             why = f"answered {n:,} of {plural(f'{every:,}', 'item')}"
         else:
             return ""
-        return f"{why}: `attnres evaluate {run.id} --tasks {self.name}`"
+        by_file = "" if self.name in metrics.SHIPPED else f", or with the task file of {self.name}"
+        return f"{why}: `attnres evaluate {run.id} --tasks {self.name}`{by_file}"
 
     def values(self, measure: Measure, runs: Sequence[RunRecord]) -> Floats:
         """(seeds, items) of a measure, of runs that lack nothing."""

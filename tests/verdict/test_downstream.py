@@ -187,6 +187,8 @@ def test_answers_that_do_not_pair_end_a_row_and_say_why(judged, runs, change, wh
     assert (one.verdict, one.seeds) == ("pending", (0, 1, 2, 3, 4))
     assert one.reason == f"seed 5 {why}: `attnres evaluate 13 --tasks cloze`"
     assert row(found, "mhc").verdict == "inconclusive"
+    own = judged([replace(each, task="fs") for each in items], weights)
+    assert row(own, "attnres").reason.endswith("13 --tasks fs`, or with the task file of fs")
 
 
 def test_items_pair_by_document_and_runs_of_other_tables_do_not_count(judged, items):

@@ -18,6 +18,7 @@ import numpy as np
 from attnres_cli.data.documents import Document
 from attnres_cli.data.tasks import Recall
 from attnres_cli.data.tokens import generator
+from attnres_cli.records.items import SHIPPED
 
 Item = dict[str, Any]  # context, choices, gold (the right one's number), file; as JSON has them
 
@@ -37,7 +38,7 @@ _CLASSES = (4, 6, 9, 16)
 """Lengths of words up to which they are of one class: 3 to 4 characters, 5 to 6, 7 to 9, 10 to 16.
 """
 
-NAMES = ("cloze", "continuation", "recall")
+NAMES = SHIPPED
 """All of them, which are also called `local`."""
 
 
