@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +15,7 @@ from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import TEXTS
 from attnres_cli.data import sources, tokenizers
 from attnres_cli.data.tokenizers import Tokenizer
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.files import sha256
 from attnres_cli.lab.downstream import asking, shipped, tasks
 from attnres_cli.lab.downstream.tasks import LOCAL, Task
@@ -103,10 +104,11 @@ def of_run(store: Store, record: RunRecord) -> Subject:
 
 
 def of_folder(folder: Path) -> Subject:
-    """What `runs export` wrote. Raises UsageError where it is not that."""
+    """What `runs export` wrote. Raises UsageError where it is not that, or cannot answer."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         recipe = Recipe.model_validate(config["recipe"])
+        _check(folder, config)
         return Subject(
             str(folder), 0, config["variant"], config["seed"], recipe,
             config["data"]["fingerprint"], config["shape"]["vocab_size"],
@@ -117,6 +119,21 @@ def of_folder(folder: Path) -> Subject:
         said = " ".join(str(error).split())[:200]
         raise UsageError(
             f"{folder} is no number of a run, and no folder of `attnres runs export` ({said})"
+        ) from error
+
+
+def _check(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise UsageError for a run that is not complete, or a plugin that is not loaded."""
+    if (status := config.get("status", Status.COMPLETE)) != Status.COMPLETE:
+        raise UsageError(f"{folder} is of a run that is {status}: it has nothing to answer")
+    try:
+        parse(config["variant"])
+    except VariantError as error:
+        if not config.get("plugin"):
+            raise
+        file = shlex.quote(str(folder / Path(config["plugin"]).name))
+        raise UsageError(
+            f"{folder} has a plugin's design, which is code. Read {file}, then add --plugin {file}"
         ) from error
 
 

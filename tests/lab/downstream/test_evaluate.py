@@ -135,6 +135,17 @@ def test_likelihoods_are_those_of_the_exported_model(attnres: Attnres):
     assert both[None]["gold_nats"] == pytest.approx(both[2]["gold_nats"], abs=1e-5)
 
 
+def test_a_folder_that_cannot_answer_is_refused_with_what_to_type(attnres: Attnres):
+    attnres("runs", "export", "1", "--output", "out")
+    config = json.loads(Path("out/config.json").read_text())
+    for change, words in (
+        ({"status": "diverged"}, "out is of a run that is diverged: it has nothing to answer"),
+        ({"variant": "own", "plugin": "own.py"}, "Read out/own.py, then add --plugin out/own.py"),
+    ):
+        Path("out/config.json").write_text(json.dumps(config | change))
+        assert words in attnres.refuses("evaluate", "out", "--tasks", "sums.jsonl")
+
+
 def test_an_answer_is_tokenized_as_in_a_running_text():
     from attnres_cli.lab.downstream.answers import Answers
 
