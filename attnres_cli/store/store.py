@@ -167,15 +167,21 @@ class Store(Planner):
             connection.execute(delete(runs).where(runs.c.id.in_(ids)))
 
     @patient
-    def keep_items(self, found: Items) -> None:
-        """Write what a run answered to a task's items, in place of what it did before."""
+    def keep_items(self, found: Items) -> bool:
+        """Write what a run answered to a task's items, in place of what it did before; whether the
+        run is there.
+        """
         from attnres_cli.store import arrays
 
         row, of = arrays.of_items(found), tables.items
         with self._write() as connection:
+            run = select(runs.c.id).where(runs.c.id == found.run_id).with_for_update()
+            if connection.execute(run).one_or_none() is None:
+                return False
             mine = (of.c.run_id == found.run_id, of.c.task == found.task)
             connection.execute(delete(of).where(*mine))
             connection.execute(insert(of), row)
+        return True
 
     @patient
     def keep_step_ratios(self, timed: Sequence[TimedArm]) -> None:

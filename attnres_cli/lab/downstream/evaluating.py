@@ -13,6 +13,7 @@ import torch
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import TEXTS
+from attnres_cli.console import warn
 from attnres_cli.data import sources, tokenizers
 from attnres_cli.data.tokenizers import Tokenizer
 from attnres_cli.errors import UsageError, VariantError
@@ -213,7 +214,8 @@ def answers(
     store: Store | None, found: Asked, batch_size: int, device: str, watch: Watch
 ) -> Iterator[Answered]:
     """What each subject answers to each of its tasks: as the study has it, where it has all that is
-    asked, else by the weights, which is kept before it is told.
+    asked, else by the weights, which is kept before it is told. A run that was removed meanwhile is
+    named, and left out.
     """
     fix_numerics(torch.device(device))
     hashes = {
@@ -229,12 +231,23 @@ def answers(
             if old is not None and _is_all(old, subject, task, hashes[id(task)]):
                 yield Answered(subject.label, subject.variant, subject.seed, old, is_new=False)
                 continue
+            if _is_removed(store, subject):
+                break
             if model is None:
                 model = _built(subject, batch_size, device)
             items = _ask(model, subject, task, found.limit, watch)
-            if store is not None and subject.run_id:
-                store.keep_items(items)
+            if store is not None and subject.run_id and not store.keep_items(items):
+                _is_removed(store, subject)
+                break
             yield Answered(subject.label, subject.variant, subject.seed, items)
+
+
+def _is_removed(store: Store | None, subject: Subject) -> bool:
+    """Whether a run is gone since the command began, which it warns of."""
+    if store is None or not subject.run_id or store.runs(ids=[subject.run_id], curves=False):
+        return False
+    warn(f"{subject.label} was removed meanwhile: it has no answers")
+    return True
 
 
 def _each(found: Asked) -> list[Task]:

@@ -307,6 +307,27 @@ def test_an_interrupted_evaluation_keeps_finished_tasks(attnres: Attnres, monkey
     assert len(calls) == 3  # recall was not asked again
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_run_that_is_removed_meanwhile_is_named_and_the_others_answer(
+    is_asked: bool, attnres: Attnres, monkeypatch
+):
+    def removing(function: Any) -> Any:
+        def removed(*arguments: Any) -> Any:
+            if (store := Store.open("attnres.db", create=True)).runs(ids=[1]):
+                store.remove([1])
+            return function(*arguments)
+
+        return removed
+
+    for module, name in ((asking, "ask"),) if is_asked else ((evaluating, "fix_numerics"),):
+        monkeypatch.setattr(module, name, removing(getattr(module, name)))
+    code, _, err = attnres("evaluate", "1", "2", "--tasks", "sums.jsonl")
+
+    assert code == 0
+    assert "run 1 was removed meanwhile: it has no answers" in err
+    assert [each.run_id for each in held()] == [2]
+
+
 def test_a_line_of_a_task_may_hold_what_else_ends_lines(tmp_path: Path):
     (path := tmp_path / "task.jsonl").write_text('{"text": "a\u2028b\u0085"}\r\n{"text": "c"}\n')
     assert [item["text"] for item in tasks._read(path)] == ["a\u2028b\u0085", "c"]
