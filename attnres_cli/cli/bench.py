@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import typer.core
 from attnres_cli.cli import options
 from attnres_cli.config.address import withhold
 from attnres_cli.console import note, say
-from attnres_cli.errors import INTERRUPTED, SOME_FAILED, UsageError
+from attnres_cli.errors import SOME_FAILED, UsageError
 
 if TYPE_CHECKING:
     from attnres_cli.data.tokens import Tokens
@@ -33,11 +32,8 @@ class _Steps(typer.core.TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; Ctrl-C ends it in one line, as nothing is recorded anywhere."""
-        try:
+        with options.keeping_nothing():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            say("interrupted; nothing was kept")
-            sys.exit(INTERRUPTED)
 
 
 HELP = (

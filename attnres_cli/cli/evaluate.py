@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def evaluate(asked: Evaluating) -> None:
         warn(f"{labels}: trained by other code ({others[0].other_code}) than answers now")
     found = evaluating.asked(subjects, names, asked.limit, trust=asked.trust)
     store = Store.open(study, create=True) if store else None
-    answered = []
-    with progress(sum(len(each) for each in found.tasks.values())) as (watch, tell):
+    answered, ending = [], nullcontext() if ids else options.keeping_nothing()
+    with ending, progress(sum(len(each) for each in found.tasks.values())) as (watch, tell):
         for each in evaluating.answers(store, found, asked.batch_size, place, watch):
             tell(each)
             answered.append(each)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import typer
 
 from attnres_cli.config import address, complete
-from attnres_cli.errors import UsageError, unknown
+from attnres_cli.console import say
+from attnres_cli.errors import INTERRUPTED, UsageError, unknown
 
 if TYPE_CHECKING:
     from attnres_cli.lab.experiment import Place
@@ -177,6 +179,16 @@ def opened(study: str) -> Store:
     from attnres_cli.store.store import Store
 
     return Store.open(study, create=False)
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Do what is recorded nowhere: Ctrl-C ends the command in one line that says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; nothing was kept")
+        sys.exit(INTERRUPTED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,6 +260,7 @@ def _remove(store: Store, records: Sequence[RunRecord], reason: str | None) -> N
         say(f"reports go on to name {named}: {how}")
 
 
+@options.keeping_nothing()
 def verify(
     run: int = options.RUN,
     study: str = options.STUDY,

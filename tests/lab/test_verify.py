@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from attnres_cli.config.recipe import validate
 from attnres_cli.data import sources
 from attnres_cli.errors import AttnresError, DataError, DeviceError, UsageError
 from attnres_cli.files import sha256
+from attnres_cli.lab import verify
 from attnres_cli.lab.verify import departs
 from attnres_cli.nn import model
 from attnres_cli.records.run import WEIGHTS, Point, weights_file
@@ -162,6 +164,12 @@ def test_runs_that_did_not_end_and_other_data_or_devices_are_refused_before_trai
         text.write("more")
     words = r"run 1 was trained on data \w+, which are now \w+"
     refused(words, "verify", "1", error=DataError)
+
+
+def test_ctrl_c_says_that_nothing_was_kept(capsys, monkeypatch):
+    monkeypatch.setattr(verify, "retrain", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert ended("verify", "1") == 130
+    assert capsys.readouterr().err.endswith("attnres: interrupted; nothing was kept\n")
 
 
 def test_curves_depart_at_the_first_loss_that_differs_or_is_missing():

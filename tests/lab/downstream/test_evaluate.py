@@ -306,6 +306,12 @@ def test_an_interrupted_evaluation_keeps_finished_tasks(attnres: Attnres, monkey
     assert len(results(attnres, "1", "--tasks", "recall,sums.jsonl")) == 2
     assert len(calls) == 3  # recall was not asked again
 
+    calls[:] = [()]  # the next one is interrupted
+    attnres("runs", "export", "1", "--output", "out")
+    code, _, err = attnres("evaluate", "out", "--tasks", "sums.jsonl")
+    assert code == 130
+    assert err.endswith("attnres: interrupted; nothing was kept\n")
+
 
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_a_run_that_is_removed_meanwhile_is_named_and_the_others_answer(
