@@ -122,7 +122,8 @@ class AttnResForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits (B, T, vocab_size) of tokens (B, T) that follow those in the cache, or of the last
         `logits_to_keep` of them; where there is padding they mean nothing. With labels, which are
-        the tokens themselves or -100, also their mean loss.
+        the tokens themselves or -100, also their mean loss; those predicted from padding are left
+        out.
 
         Raises ValueError for more tokens than positions, and for a mask with padding elsewhere than
         before a row's tokens or, without a cache, after.
@@ -135,6 +136,8 @@ class AttnResForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self.model.head(hidden[:, last])
         loss = None
         if labels is not None:
+            if attention_mask is not None:
+                labels = _predicted(labels, attention_mask)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 
@@ -217,6 +220,12 @@ def _groups(tokens: Tensor, mask: Tensor | None) -> list[Group]:
     if ((before + is_token.sum(1) + after) != tokens.shape[1]).any():
         raise ValueError("attention_mask has a row without tokens, or padding between tokens")
     return [Group(everyone[before == begin], begin, ()) for begin in before.unique().tolist()]
+
+
+def _predicted(labels: Tensor, mask: Tensor) -> Tensor:
+    """Labels (B, T) without those that stand after padding; the mask may begin before them."""
+    is_padding = mask[:, -labels.shape[1] : -1] == 0
+    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(is_padding, -100)], dim=1)
 
 
 def _rows_of(kept: Any, rows: Tensor) -> Any:

@@ -191,6 +191,19 @@ def test_padding_on_the_right_changes_nothing_before_it(export: Export, tokens: 
         model.generate(tokens, attention_mask=mask, max_new_tokens=2)
 
 
+def test_the_loss_of_a_padded_batch_is_that_of_its_rows_alone(export: Export, tokens, mask):
+    _, folder = export("attnres")
+    model = loaded(folder)
+    rows = [row[None, int((seen == 0).sum()) :] for row, seen in zip(tokens, mask, strict=True)]
+    losses = [model(row, labels=row).loss * (row.shape[1] - 1) for row in rows]
+    labels = tokens.masked_fill(mask == 0, -100)
+
+    found = model(tokens, attention_mask=mask, labels=labels).loss
+
+    expected = sum(losses) / sum(row.shape[1] - 1 for row in rows)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def test_wrong_calls_are_refused_in_one_line(export: Export, tokens: Tensor, mask: Tensor):
     _, folder = export("attnres")
     model = loaded(folder)
