@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attnres_cli.config.sections import TEXTS
-from attnres_cli.errors import UsageError
+from attnres_cli.data import tokenizers
+from attnres_cli.errors import DataError, UsageError
 from attnres_cli.files import path_of, read_text
 
 MODEL = "modeling_attnres.py"
@@ -33,12 +34,14 @@ def files(config: Mapping[str, Any]) -> tuple[dict[str, str], str]:
         texts["tokenizer.json"] = _tokenizer(config["recipe"]["data"], config["shape"])
     except UsageError as error:
         return texts, str(error)
-    settings = {
+    settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config["shape"]["seq_len"],
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
+    if end := _end(config["recipe"]["data"]):
+        settings["eos_token"] = end
     texts["tokenizer_config.json"] = json.dumps(settings, indent=2) + "\n"
     return texts, ""
 
@@ -55,7 +58,26 @@ def _tokenizer(data: Mapping[str, Any], shape: Mapping[str, Any]) -> str:
     text = read_text(path_of(name, "tokenizer"), "tokenizer", UsageError, _MOST_TOKENIZER)
     if vocabulary(text) != shape["vocab_size"]:
         raise UsageError(f"{name} is not the file that the run had, it has other tokens")
-    return text
+    return _without_additions(text)
+
+
+def _without_additions(text: str) -> str:
+    """The text of a file of `tokenizers` that adds no tokens to a text, as in training."""
+    held = json.loads(text)
+    if (held.get("post_processor") or {}).get("type") in (None, "ByteLevel"):
+        return text
+    return json.dumps(held | {"post_processor": None}, indent=1) + "\n"
+
+
+def _end(data: Mapping[str, Any]) -> str:
+    """The special token that a run has seen between texts; empty without one."""
+    if data["source"] == "stdlib" or data.get("separator") is not None:
+        return ""
+    try:
+        end = tokenizers.of(data["tokenizer"]).end
+    except DataError:  # as without the package, which reads it later
+        return ""
+    return end[1] if end else ""
 
 
 def vocabulary(text: str) -> int:

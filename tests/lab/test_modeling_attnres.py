@@ -263,6 +263,27 @@ def test_a_tokenizer_is_copied_or_the_reason_why_not_is_given(here: Path, tiny_r
     assert "is not the file" in lack(tokenizer="own.json")
 
 
+def test_a_tokenizer_adds_no_tokens_and_names_the_one_between_texts(here: Path, tiny_recipe):
+    package = pytest.importorskip("tokenizers")
+    model = package.models.WordLevel({"[UNK]": 0, "</s>": 1, "a": 2, "[CLS]": 3}, "[UNK]")
+    own = package.Tokenizer(model)
+    own.pre_tokenizer = package.pre_tokenizers.Whitespace()
+    own.add_special_tokens(["</s>", "[CLS]"])
+    own.post_processor = package.processors.TemplateProcessing(
+        "[CLS] $A </s>", special_tokens=[("[CLS]", 3), ("</s>", 1)]
+    )
+    own.save("own.json")
+    shape, recipe = asdict(replace(SHAPE, vocab_size=4)), tiny_recipe.model_dump(mode="json")
+    for separator, end in ((None, "</s>"), ("none", None)):
+        recipe["data"] |= {"source": "text", "tokenizer": "own.json", "separator": separator}
+        texts, _ = files({"shape": shape, "variant": "standard", "recipe": recipe})
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (here / name).write_text(texts[name])
+        found = transformers.PreTrainedTokenizerFast.from_pretrained(here)
+        assert found("a a")["input_ids"] == [2, 2]
+        assert found.eos_token == end
+
+
 def test_a_damaged_folder_is_one_exception(export: Export):
     _, folder = export("attnres")
     config, weights = folder / "config.json", folder / "model.safetensors"
