@@ -11,6 +11,7 @@ numbers that it has alone, and neither attentions nor states of fixed size see a
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,8 +25,10 @@ from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
+from attnres_cli.nn import code, plugins
 from attnres_cli.nn.exported import check, damaged
 from attnres_cli.nn.model import Transformer, init_weights, model_of
+from attnres_cli.nn.variant import parse
 
 _SIZES = {
     "vocab_size": "vocab_size",
@@ -109,6 +112,28 @@ class AttnResForCausalLM(PreTrainedModel, GenerationMixin):
             if type(error) is not RuntimeError and isinstance(error, RuntimeError):
                 raise  # of the device, as where its memory ends
             raise damaged(name, error) from error
+
+    def save_pretrained(
+        self, save_directory: Any, is_main_process: bool = True, **known: Any
+    ) -> Any:
+        """As `PreTrainedModel` does it, with the files of a plugin's design beside it."""
+        super().save_pretrained(save_directory, is_main_process, **known)
+        for cls in parse(self.config.variant).classes if is_main_process else ():
+            plugin = plugins.file_of(cls.__module__)
+            for file in code.files_of(cls) if plugin else ():
+                copy = Path(save_directory) / file.relative_to(Path(str(plugin)).parent)
+                if not (copy.exists() and copy.samefile(file)):
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, copy)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, **_: Any
+    ) -> nn.Module:
+        """The embedding as it is. Raises ValueError for another size, before anything changes."""
+        size = self.config.vocab_size
+        if new_num_tokens not in (None, size) or size % (pad_to_multiple_of or 1):
+            raise ValueError(f"the model has {size} tokens, which cannot change: add none")
+        return self.get_input_embeddings()
 
     @can_return_tuple
     def forward(

@@ -294,6 +294,10 @@ def test_a_model_of_transformers_brings_its_design(mine: Path, monkeypatch: pyte
     tokens = torch.zeros(1, 3, dtype=torch.long)
 
     assert torch.equal(found(tokens).logits, trained(tokens))
+    found.save_pretrained("tuned")
+    forget()
+    again = read("tuned", trust_remote_code=True)
+    assert torch.equal(again(tokens).logits, trained(tokens))
     found.config.name_or_path = "somebody/on-the-hub"
     with pytest.raises(ValueError, match=r"from a folder of this machine, not somebody/on-the-hub"):
         type(found)(found.config)

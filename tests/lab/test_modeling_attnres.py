@@ -217,12 +217,14 @@ def test_wrong_calls_are_refused_in_one_line(export: Export, tokens: Tensor, mas
         (model, tokens, {"attention_mask": without}, "a row without tokens, or padding between"),
         (model, tokens, {"attention_mask": mask[:, 1:]}, r"must be \(batch, 12\), got \(4, 11\)"),
         (model, tokens.repeat(1, 4)[:, :44], {}, "44 tokens, but the model has 40 positions"),
+        (model.resize_token_embeddings, 300, {}, "has 256 tokens, which cannot change: add none"),
         (answer, tokens, {"cache_implementation": "static"}, "leave it out"),
         (answer, tokens, {"prompt_lookup_num_tokens": 2}, "not supported with stateful"),
         (model, ended.sequences[:, :10], full, "26 tokens, but this cache was made for 16"),
     ):
         with pytest.raises(ValueError, match=words):
             call(given, **options)
+    assert model.resize_token_embeddings(256).weight.shape[0] == model(tokens).logits.shape[-1]
 
 
 def test_the_byte_tokenizer_is_exact_for_every_byte(export: Export):
