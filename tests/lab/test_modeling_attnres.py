@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor
 
+import attnres_cli
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import ExportError
 from attnres_cli.lab.huggingface import files, of_bytes
@@ -143,6 +144,8 @@ def test_an_exported_model_can_be_trained_saved_and_loaded(export: Export, token
     assert losses[-1] < losses[0] - 0.5
 
     theirs.save_pretrained(tmp_path / "tuned")
+    with pytest.raises(ExportError, match=r"saved by transformers: load it with AutoModelForCau"):
+        attnres_cli.load(tmp_path / "tuned")
     again = loaded(tmp_path / "tuned")
 
     assert torch.equal(again(tokens).logits, theirs.eval()(tokens).logits)
