@@ -99,5 +99,5 @@ def bytes_of(name: str) -> BytesOf | None:
     if (held.get("decoder") or {}).get("type") != "ByteLevel" or not isinstance(vocab, dict):
         return None
     sizes = {token: len(text) for text, token in vocab.items()}
-    sizes |= {each["id"]: len(each["content"].encode()) for each in held["added_tokens"]}
+    sizes |= {each["id"]: len(each["content"].encode()) for each in held.get("added_tokens") or ()}
     return sizes.__getitem__

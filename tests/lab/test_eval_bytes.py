@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,14 @@ def test_the_bytes_of_all_tokens_are_those_of_the_text(spaces: bool):
     assert (bytes_of(name) is None) == spaces
     assert found == len(text.encode()) - len(known.decode(tokens[:1]).encode())
     assert found > len(tokens)
+
+
+def test_a_tokenizer_file_may_have_no_added_tokens(here: Path):
+    model = {"type": "BPE", "vocab": {"a": 0, "bc": 1}, "merges": []}
+    (here / "own.json").write_text(json.dumps({"model": model, "decoder": {"type": "ByteLevel"}}))
+    sizes = bytes_of("own.json")
+    assert sizes is not None
+    assert (sizes(0), sizes(1)) == (1, 2)
 
 
 def test_what_ends_a_text_has_no_bytes_and_what_follows_is_a_text_of_its_own():
