@@ -155,6 +155,7 @@ def write_tag(
 def extend(
     run: int = options.RUN,
     tokens: str = typer.Option(help="Tokens in total, such as 2M."),
+    retry_failed: bool = typer.Option(False, help="Train it again if it failed before."),
     study: str = options.STUDY,
     _plugin: list[str] | None = options.PLUGINS,
 ) -> None:
@@ -171,9 +172,10 @@ def extend(
         raise UsageError(f"--tokens takes a number as 2M or 2000000, got {tokens[:40]!r}")
     store = options.opened(study)
     chosen(store, study, [run])
-    found = further.extend(Place(study), run, number, OnStderr())
+    found = further.extend(Place(study, retry_failed=retry_failed), run, number, OnStderr())
     options.show(list_of(listed(store, [found])), options.Format.TABLE)
     if found.result is None:
+        say(f"run {found.id} failed: the same command with --retry-failed trains it again")
         raise typer.Exit(SOME_FAILED)
 
 

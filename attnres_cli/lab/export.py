@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import socket
 from dataclasses import asdict, dataclass
@@ -69,8 +70,9 @@ def kept_weights(store: Store, record: RunRecord) -> Path:
     """
     if record.result is None:
         raise UsageError(
-            f"run {record.id} is {record.status} and has no final weights: `attnres ablate` as it "
-            "was typed trains it" + (", with --retry-failed" if record.error else "")
+            f"run {record.id} is {record.status} and has no final weights: "
+            f"{_command(store, record)} as it was typed trains it"
+            + (", with --retry-failed" if record.error else "")
         )
     kept = store.weights_of(record)
     if not kept.exists():
@@ -88,6 +90,15 @@ def kept_weights(store: Store, record: RunRecord) -> Path:
         )
     check_weights(record.id, kept, record.result.weights_sha256)
     return kept
+
+
+def _command(store: Store, record: RunRecord) -> str:
+    """What trains a run: budgets of `ablate` go on from shorter runs too."""
+    origin = re.match(r"trained on from run (\d+)", record.note)
+    if origin is None:
+        return "`attnres ablate`"
+    tokens = store.recipe(record.recipe_digest).train.tokens
+    return f"`attnres runs extend {origin[1]} --tokens {tokens}`, or `attnres ablate`,"
 
 
 def _sources(record: RunRecord) -> dict[str, Path]:

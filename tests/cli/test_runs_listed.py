@@ -14,7 +14,9 @@ from studies import FACTS, fill
 
 from attnres_cli import open_study
 from attnres_cli.config.recipe import Recipe, load
-from attnres_cli.records.run import RunSpec
+from attnres_cli.lab import train_further
+from attnres_cli.lab.experiment import Place
+from attnres_cli.records.run import RunRecord, RunSpec
 from attnres_cli.store.store import Store
 
 SHOW = ("runs", "show", "1")
@@ -130,6 +132,27 @@ def test_an_extended_run_is_verified_bit_for_bit_by_training_it_from_the_start(a
     told = attnres.prints("verify", "2")
     assert "equal, bit for bit" in told
     assert "weights" in told
+
+
+def test_a_failed_extension_is_trained_again_if_you_ask(attnres: Attnres, monkeypatch):
+    store, places = fill(STUDY, recipe := load("smoke"), {"standard": [1.5]}), []
+    (failed,) = store.plan([RunSpec(recipe.at(30_000), "standard", 0, FACTS.fingerprint)], FACTS)
+    store.note(failed.id, "trained on from run 1, step 25")
+    store.claim([failed.id])
+    store.fail(failed.id, "ValueError: not today", {})
+
+    def extend(place: Place, *_: object) -> RunRecord:
+        places.append(place)
+        return store.runs(ids=[failed.id])[0]
+
+    monkeypatch.setattr(train_further, "extend", extend)
+    code, _, err = attnres("runs", "extend", "1", "--tokens", "30k")
+    attnres("runs", "extend", "1", "--tokens", "30k", "--retry-failed")
+
+    assert (code, [place.retry_failed for place in places]) == (3, [False, True])
+    assert "run 2 failed: the same command with --retry-failed trains it again" in err
+    again = "`attnres runs extend 1 --tokens 30000`, or `attnres ablate`, as it was typed trains it"
+    assert f"{again}, with --retry-failed" in attnres.refuses("runs", "export", "2")
 
 
 def test_a_run_that_cannot_go_on_is_refused_and_left_as_it_was(attnres: Attnres):
