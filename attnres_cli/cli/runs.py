@@ -221,7 +221,13 @@ def rm(asked: Removing) -> None:
         if not asked.yes and not _is_agreed(records, again):
             say("no run was removed")
             return
+        if _states(filtered(store.runs(curves=False), asked.filters)) != _states(records):
+            raise UsageError("runs have changed meanwhile, and none was removed: type it again")
     _remove(store, records, reason)
+
+
+def _states(records: Sequence[RunRecord]) -> list[tuple[int, str]]:
+    return [(record.id, record.status) for record in records]
 
 
 def _is_agreed(records: Sequence[RunRecord], again: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import studies
@@ -240,6 +241,19 @@ def test_filters_remove_runs_only_after_a_question_or_with_yes(attnres: Attnres)
     attnres.prints("runs", "rm", "--variant", "standard", "--yes")
 
     assert numbers(attnres) == [2, 4, 6]
+
+
+def test_a_run_that_ends_while_the_terminal_is_asked_is_not_removed(attnres, store, monkeypatch):
+    def confirm(*_: object, **_options: object) -> bool:
+        record = store.claim([5])
+        store.finish(replace(record, status=Status.COMPLETE, result=RESULT))
+        return True
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("typer.confirm", confirm)
+    told = attnres.refuses("runs", "rm", "--variant", "standard")
+    assert "runs have changed meanwhile, and none was removed: type it again" in told
+    assert numbers(attnres) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_terminal_is_asked_with_the_count(attnres: Attnres, monkeypatch: pytest.MonkeyPatch):
