@@ -55,7 +55,7 @@ def prefill(
         with torch.device("meta"):
             design = parse(name).build(shape.d_model, shape.n_sublayers)
         if design.sees_values:
-            raise UsageError(f"--prefill: {name} changes values, which has no parts for ranks")
+            raise UsageError(f"bench prefill: {name} changes values, which has no parts for ranks")
     drawn = torch.Generator().manual_seed(0)
     tokens = torch.randint(_VOCABULARY, (1, n_tokens), generator=drawn)
     with tempfile.TemporaryDirectory(prefix="attnres-") as name:
@@ -82,7 +82,7 @@ def prefill(
 
 def _refuse(shape: Shape, n_tokens: int, ranks: int, chunk: int) -> None:
     if kinds := sharded.whole(shape):
-        raise UsageError(f"--prefill has no parts of {kinds} for ranks: take another recipe")
+        raise UsageError(f"bench prefill has no parts of {kinds} for ranks: take another recipe")
     if uneven := sharded.indivisible(shape, ranks):
         raise UsageError(f"--ranks {ranks} does not divide {uneven}")
     if chunk % ranks or n_tokens % chunk:

@@ -29,7 +29,10 @@ def test_sizes_that_the_ranks_cannot_share_are_refused(attnres: Attnres):
 
 
 def test_designs_that_ranks_have_no_parts_of_are_refused(attnres: Attnres):
-    assert "attnres+vres changes values" in attnres.refuses(*TINY, "standard", "attnres+vres")
+    values = attnres.refuses(*TINY, "standard", "attnres+vres")
+    experts = attnres.refuses(*TINY, "--set", "model.mlp=moe")
+    assert "bench prefill: attnres+vres changes values" in values
+    assert "bench prefill has no parts of moe for ranks: take another recipe" in experts
 
 
 @pytest.mark.slow
