@@ -72,6 +72,12 @@ def test_a_study_gives_verdicts_runs_and_curves_as_records():
     assert curves[0].keys() == names
 
 
+def test_a_data_frame_of_verdicts_takes_a_baseline_and_a_recipe():
+    pytest.importorskip("pandas")
+    frame = open_study("attnres.db").frame("verdicts", baseline="attnres", recipe="tiny")
+    assert list(frame.verdict) == ["baseline", "worse"]
+
+
 def test_a_missing_study_table_or_package_is_named_in_a_line(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(StudyError, match=r"none\.db"):
         open_study("none.db")

@@ -10,6 +10,7 @@ token, times in seconds.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from attnres_cli.config import address
@@ -90,15 +91,17 @@ class Study:
             for arm in comparison.arms
         ]
 
-    def frame(self, table: Table = "verdicts") -> pd.DataFrame:
-        """The records of `runs`, `curves` or `verdicts` as a data frame.
+    def frame(self, table: Table = "verdicts", **given: str | None) -> pd.DataFrame:
+        """The records of `runs`, `curves` or `verdicts` as a data frame; keywords are those of
+        `verdicts`.
 
         Raises:
             UsageError: pandas is not installed, or there is no such table.
         """
+        tables: dict[str, Callable[..., list[Record]]]
         tables = {"runs": self.runs, "curves": self.curves, "verdicts": self.verdicts}
         if table not in tables:
             raise UsageError(unknown("table", table, tables))
         library = required("pandas", "pandas", "a data frame", UsageError)
-        frame: pd.DataFrame = library.DataFrame(tables[table]())
+        frame: pd.DataFrame = library.DataFrame(tables[table](**given))
         return frame
