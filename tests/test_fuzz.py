@@ -141,7 +141,8 @@ def test_overrides(attnres: Attnres):
     draw = random.Random(SEED)
     sections = load("smoke").model_dump().items()
     keys = [f"{name}.{key}" for name, of in sections if isinstance(of, dict) for key in of]
-    keys += ["name", "margin", "slope", "ladder", "rates", "rates.attnres", "variants", "x.y.z"]
+    keys += ["name", "margin", "slope", "ladder", "variants", "x.y.z"]
+    keys += ["arms", "arms.attnres.optim.lr"]
     changes = [f"{draw.choice(keys)}={draw.choice(NASTY)}" for _ in range(ROUNDS)]
     assert n_refused(attnres, (["recipes", "smoke", "--set", change] for change in changes)) > 0
 

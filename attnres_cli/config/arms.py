@@ -47,35 +47,16 @@ def _mapping(like: str, value: object, where: str = "") -> dict[str, Any]:
     return dict(pairs)
 
 
-def joined(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe says, its `rates` (as older files have them) among its `arms`. ValueError where
-    both have a learning rate of one design.
-    """
-    if not values.get("rates"):
-        return {key: value for key, value in values.items() if key != "rates"}
-    rates = _mapping("{attnres: 4e-3}", values["rates"])
-    arms = {name: dict(own) for name, own in _mapping("{}", values.get("arms") or {}).items()}
-    for name, lr in rates.items():
-        if LR in arms.setdefault(name, {}):
-            raise ValueError(
-                f"rates.{name} and arms.{name} both have a learning rate: leave one out"
-            )
-        arms[name][LR] = lr
-    return {key: value for key, value in values.items() if key != "rates"} | {"arms": arms}
-
-
 def place_of(key: str) -> tuple[str, str] | None:
-    """(design, key) of `arms.DESIGN.optim.KEY`, and of `rates.DESIGN`, as older files have it; None
-    for any other key. A design's name has signs of its own.
+    """(design, key) of `arms.DESIGN.optim.KEY`; None for any other key. A design's name has signs
+    of its own.
     """
-    if key.startswith("rates."):
-        return key.removeprefix("rates."), LR
     name, found, inner = key.removeprefix("arms.").rpartition(f".{_SECTION}")
     return (name, f"{_SECTION}{inner}") if key.startswith("arms.") and found else None
 
 
 def fixed(arms: Arms) -> dict[str, Any]:
-    """What a recipe's digest sees; of learning rates alone what it saw of `rates`."""
+    """What a recipe's digest sees; learning rates alone by the key `rates`, as they once had."""
     held = {name: dict(changes) for name, changes in arms}
     if not held:
         return {}

@@ -13,7 +13,7 @@ from attnres_cli.errors import RecipeError
 
 def parted(override: str) -> tuple[str, str, str]:
     """Key, `=` and value of `section.key=value`; designs among the keys have `=` of their own."""
-    if override.startswith(("rates.", "arms.")):
+    if override.startswith("arms."):
         return override.rpartition("=")
     return override.partition("=")
 
@@ -34,8 +34,6 @@ def put(values: dict[str, Any], override: str) -> None:
         inner[key] = text or None  # as it was typed, whatever YAML would make of it
     else:
         inner[key] = strict_yaml.load(text, f"--set {override}")
-    if path.strip() == "rates":  # as older commands have it
-        values.pop("arms", None)
 
 
 def takes_text(path: str) -> bool:
@@ -43,14 +41,6 @@ def takes_text(path: str) -> bool:
     section, _, key = path.partition(".")
     field = Data.model_fields.get(key) if section == "data" else None
     return field is not None and field.annotation == (str | None)
-
-
-def joined(values: dict[str, Any], origin: str) -> dict[str, Any]:
-    """The values with `rates`, as older files have them, among `arms`. Raises RecipeError."""
-    try:
-        return own.joined(values)
-    except ValueError as error:
-        raise RecipeError(f"{origin}: {error}") from None
 
 
 def drop_edition(data: dict[str, Any]) -> None:

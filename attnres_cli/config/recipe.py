@@ -90,8 +90,11 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _rates_are_of_arms(cls, values: Any) -> Any:
-        return own.joined(values) if isinstance(values, dict) else values
+    def _drop_empty_rates(cls, values: Any) -> Any:
+        """Published studies hold recipes with a key `rates` that says nothing."""
+        if isinstance(values, dict) and not values.get("rates", True):
+            return {key: value for key, value in values.items() if key != "rates"}
+        return values
 
     @model_validator(mode="after")
     def _arms_are_sound(self) -> Recipe:
@@ -214,7 +217,6 @@ def load(
     values = strict_yaml.load(text_of(name), origin)
     if not isinstance(values, dict):
         raise RecipeError(f"{origin}: expected sections model, data, optim, train, found none")
-    values = overrides_.joined(values, origin)
     typed = {overrides_.parted(override)[0].strip() for override in overrides}
     if common := overrides_.drop_arms(values, typed):
         note(

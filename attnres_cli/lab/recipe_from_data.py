@@ -127,7 +127,7 @@ def _vocabulary(path: Path) -> int:
 
 def _fitted(data: dict[str, Any]) -> tuple[Recipe, Tokens]:
     """Recipe quick on these data, with no more tokens than they suffice for. Raises DataError."""
-    values = load(_LIKE).model_dump(exclude={"slope", "rates", "description", "name"})
+    values = load(_LIKE).model_dump(exclude={"slope", "description", "name"})
     seq_len, wanted = values["model"]["seq_len"], values["train"] | {}
     values |= {"data": data, "train": wanted | {"eval_tokens": seq_len}}
     recipe = validate(values, f"data {data['path']}")

@@ -97,10 +97,10 @@ REFUSED = {
     **{f"train.tokens={text}": ("integer", text.strip(".")) for text in NO_COUNTS},
     **{f"model.n_layers={text}": ("greater than 0", text) for text in ("0", "-1", "-2k", "0M")},
     "optim.lr=fast": ("valid number", "got 'fast'"),
-    "rates=3": ("a mapping such as {attnres: 4e-3}", "got 3"),
-    "rates={attnres: yes}": ("arms.attnres.optim.lr", "valid number", "got True"),
-    "rates={attnres: .inf}": ("attnres: optim.lr: expected a number", "got inf"),
-    "rates.attnres:heads=2=0": ("arms.attnres:heads=2.optim.lr", "greater than 0", "got 0.0"),
+    "rates={attnres: 1e-3}": ("unknown key 'rates'",),
+    "arms={attnres: {optim.lr: yes}}": ("arms.attnres.optim.lr", "valid number", "got True"),
+    "arms={attnres: {optim.lr: .inf}}": ("attnres: optim.lr: expected a number", "got inf"),
+    "arms.attnres:heads=2.optim.lr=0": ("arms.attnres:heads=2.optim.lr", "greater than 0", "0.0"),
     "arms={attnres: 3}": ("attnres: expected a mapping such as {optim.lr: 4e-3}, got 3",),
     "arms={mhc: {optim.rl: 1}}": ("mhc: unknown key 'optim.rl': did you mean 'optim.lr'",),
     "arms=[1]": ("a mapping such as {attnres:", "got [1]"),
@@ -439,28 +439,20 @@ def test_a_pattern_is_stored_as_a_list_and_read_back(lab: str):
 
 def test_a_design_is_trained_at_its_own_rate(write: Write):
     plain = recipes.load(write(TEXT))
-    recipe = recipes.load(write(TEXT + "rates: {mhc: 1e-3, 'attnres:block_size=4': 2e-3}\n"))
+    mhc, blocks = "mhc: {optim.lr: 1e-3}", "'attnres:block_size=4': {optim.lr: 2e-3}"
+    recipe = recipes.load(write(f"{TEXT}arms: {{{mhc}, {blocks}}}\n"))
 
     assert recipe.of("attnres:block_size=4") == plain.at_rate(2e-3)
     assert recipe.of("standard") == plain
     assert recipe.digest not in (plain.digest, recipe.of("mhc").digest)
-    turned = recipes.load(write(TEXT + "rates: {'attnres:block_size=4': 2e-3, mhc: 1e-3}\n"))
+    turned = recipes.load(write(f"{TEXT}arms: {{{blocks}, {mhc}}}\n"))
     assert turned.digest == recipe.digest
     assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
 
 
-def test_rates_of_older_files_are_settings_of_arms_with_the_same_digest(write: Write):
-    old = recipes.load(write(TEXT + "rates: {mhc: 1e-3}\n"))
-    new = recipes.load(write(TEXT + "arms: {mhc: {optim.lr: 1e-3}}\n"))
-    one = write(TEXT + "rates: {mhc: 1e-3}\narms: {mhc: {optim.design_lr_scale: 10}}\n")
-    scaled = recipes.load(one)
-
-    assert new == old
-    assert new.digest == old.digest != scaled.digest
-    assert dict(scaled.arms)["mhc"] == (("optim.design_lr_scale", 10.0), ("optim.lr", 1e-3))
-    both = write(TEXT + "rates: {mhc: 1e-3}\narms: {mhc: {optim.lr: 2e-3}}\n")
-    with pytest.raises(RecipeError, match="both have a learning rate"):
-        recipes.load(both)
+def test_an_empty_key_of_published_studies_says_nothing(lab: str):
+    recipe = recipes.load(lab)
+    assert Recipe.model_validate({**recipe.model_dump(mode="json"), "rates": []}) == recipe
 
 
 def test_an_arm_has_settings_of_its_own_and_the_baseline_keeps_its_identity(write: Write):
@@ -479,11 +471,12 @@ def test_an_arm_has_settings_of_its_own_and_the_baseline_keeps_its_identity(writ
 
 
 def test_a_typed_rate_drops_the_rates_of_the_file_and_says_so(write: Write):
-    path, told = write(TEXT + "rates: {attnres: 2e-3, mhc: 1e-3}\n"), []
+    path = write(TEXT + "arms: {attnres: {optim.lr: 2e-3}, mhc: {optim.lr: 1e-3}}\n")
+    told, heads = [], "arms.attnres:heads=2.optim.lr=3e-3"
 
     one = recipes.load(path, ["optim.lr=1e-3"], told.append)
-    two = recipes.load(path, ["rates.attnres:heads=2=3e-3", "optim.lr=1e-3"], told.append)
-    more = recipes.load(path, ["rates.attnres:heads=2=3e-3"], told.append)
+    two = recipes.load(path, [heads, "optim.lr=1e-3"], told.append)
+    more = recipes.load(path, [heads], told.append)
 
     assert one.arms == ()
     assert [name for name, _ in two.arms] == ["attnres:heads=2"]

@@ -91,7 +91,8 @@ def test_edition_2_shares_less_than_2_percent_with_training():
 
 
 def test_edition_1_is_the_text_of_before():
-    rates = ["rates.standard=6.63e-3", "rates.attnres=4.49e-3"]  # which were found on it
+    found = {"standard": "6.63e-3", "attnres": "4.49e-3"}  # on it
+    rates = [f"arms.{name}.optim.lr={lr}" for name, lr in found.items()]
     rates += ["optim.lr=6e-3", "optim.warmup_fraction=0.05"]
     first = recipe.load("quick", [*rates, "data.edition=1"])
     unset = recipe.load("quick", [*rates, "data.edition=null"])

@@ -30,7 +30,7 @@ optim: {lr: 6e-3}
 train: {tokens: 640, batch_size: 4, eval_tokens: 256, n_evals: 2}
 variants: [standard, attnres, rezero]
 """
-RATES = "rates: {standard: 6e-3, attnres:heads=1: 4e-3}"
+RATES = "arms: {standard: {optim.lr: 6e-3}, attnres:heads=1: {optim.lr: 4e-3}}"
 PLAN = "{recipe: mine.yaml, arms: [attnres], baseline: standard, seeds: [0, 1, 2, 3, 4],"
 PLAN += " metric: val_loss, test: paired-t-holm}"
 BASE, LESS = (1.50, 1.52, 1.47, 1.51, 1.49), (1.45, 1.48, 1.43, 1.47, 1.44)
@@ -139,7 +139,7 @@ def test_one_table_has_each_arm_at_its_rate_and_every_command_shows_the_same(tra
 
 
 def test_a_study_without_a_run_at_the_recipes_own_rate_is_found(folder: Path, plain, attnres):
-    (folder / "mine.yaml").write_text(TEXT + "rates: {standard: 5e-3, attnres: 4e-3}")
+    (folder / "mine.yaml").write_text(TEXT + RATES.replace("6e-3", "5e-3"))
     fill(plain.at_rate(5e-3), standard=BASE)
     fill(plain.at_rate(4e-3), attnres=LESS)
     found, _ = ablation(attnres, "standard", "attnres")
@@ -167,7 +167,7 @@ def test_one_rate_typed_for_all_arms_is_another_comparison_which_is_said(plain, 
 
 
 def test_other_rates_in_the_recipe_are_another_comparison(folder: Path, plain, trained, attnres):
-    (folder / "mine.yaml").write_text(TEXT + "rates: {standard: 6e-3, attnres: 3e-3}")
+    (folder / "mine.yaml").write_text(TEXT + RATES.replace("4e-3", "3e-3"))
     fill(plain.at_rate(3e-3), attnres=BASE[::-1])
     found, _ = ablation(attnres)
     assert own(found)["attnres"] == (3e-3, True)
@@ -187,8 +187,8 @@ def test_a_multiplier_for_all_is_none_for_an_arm_that_adds_nothing(plain, attnre
 def test_other_rates_can_be_typed_for_a_shipped_recipe():
     quick = load("quick")
     assert {"standard", "attnres", "denseformer"} <= {name for name, _ in quick.arms}
-    typed = (["rates.attnres:block_size=4=5e-3", "optim.lr=7e-3"], ["rates={attnres: 1e-3}"])
-    changed = (load("quick", sets) for sets in typed)
+    one = ["arms.attnres:block_size=4.optim.lr=5e-3", "optim.lr=7e-3"]
+    changed = (load("quick", sets) for sets in (one, ["arms={attnres: {optim.lr: 1e-3}}"]))
     for made in (quick, quick.of("standard"), quick.of("attnres"), *changed):
         again = load(*overrides_of(made))
         assert (again.digest, again.arms) == (made.digest, made.arms)
@@ -196,11 +196,11 @@ def test_other_rates_can_be_typed_for_a_shipped_recipe():
 
 def test_rates_of_equal_or_misspelled_designs_are_refused(attnres):
     for written, words in (
-        ("{attnres: 4e-3, 'attnres:heads=1': 5e-3}", "attnres and attnres:heads=1 are one design"),
-        ("{atnres: 4e-3}", "recipe mine: arms: unknown variant 'atnres': did you mean 'attnres'"),
-        ("{attnres: fast}", "arms.attnres.optim.lr: input should be a valid number, got 'fast'"),
+        ("attnres: {}, 'attnres:heads=1': {}", "attnres and attnres:heads=1 are one design"),
+        ("atnres: {}", "recipe mine: arms: unknown variant 'atnres': did you mean 'attnres'"),
+        ("attnres: {optim.lr: fast}", "arms.attnres.optim.lr: input should be a valid number"),
     ):
-        Path("mine.yaml").write_text(f"{TEXT}rates: {written}")
+        Path("mine.yaml").write_text(f"{TEXT}arms: {{{written}}}")
         assert words in attnres.refuses("ablate", "--recipe", "mine.yaml", "--dry-run")
 
 
@@ -220,8 +220,8 @@ def test_runs_at_these_rates_prevent_preregistration(plain, attnres):
 
 
 def test_a_search_says_that_it_uses_one_rate(attnres):
-    data = ("--set", "data.source=permutations", "--set", "data.degree=4")
-    asked = ("--recipe", "smoke", *data, "--set", "rates={attnres: 4e-3}", "--trials", "1")
+    sets = ("data.source=permutations", "data.degree=4", "arms={attnres: {optim.lr: 4e-3}}")
+    asked = ("--recipe", "smoke", "--trials", "1", *(w for s in sets for w in ("--set", s)))
     code, out, err = attnres("search", "attnres", *asked, "--dry-run")
     assert code == 0
     assert "a search takes none of them, but optim.lr 0.02 for every design" in err

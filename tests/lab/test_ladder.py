@@ -59,7 +59,10 @@ def test_a_mistake_in_a_ladder_is_refused_in_one_line():
         ("ladder: [{data.source: text}]", "expected keys of model, optim, train"),
         ("ladder: [{n_layers: 2}]", "as model.n_layers, got 'n_layers'"),
         ("ladder: [{optim.lr: 1e-3}, {optim.lr: 1e-3}]", "two sizes are the same"),
-        ("rates: {attnres: 3e-3}\nladder: [{optim.lr: 1e-3}]", "1: what sets optim.lr sets every"),
+        (
+            "arms: {attnres: {optim.lr: 3e-3}}\nladder: [{optim.lr: 1e-3}]",
+            "1: what sets optim.lr sets every",
+        ),
         ("ladder: [quick]", "each size is a mapping as {model.n_layers: 4}, got 'quick'"),
         ("ladder: [{model.n_layers: [1, 2]}]", "ladder"),
         ("ladder: 3", "ladder"),
@@ -77,7 +80,7 @@ def test_a_design_that_does_not_fit_every_size_is_refused_before_training(attnre
 
 
 def test_a_size_may_have_rates_by_design_and_a_typed_rate_is_for_all():
-    own_rate = "{rates.attnres:block_size=1: 3e-3, arms.mhc.optim.design_lr_scale: 10}"
+    own_rate = "{arms.attnres:block_size=1.optim.lr: 3e-3, arms.mhc.optim.design_lr_scale: 10}"
     name = write(f"ladder: [{own_rate}, {{model.n_layers: 2, optim.lr: 1e-3}}]")
     own, shared = rungs(load(name)), rungs(load(name, ["optim.lr=2e-2"]))
     block, mhc = (("optim.lr", 3e-3),), (("optim.design_lr_scale", 10.0),)
