@@ -38,6 +38,7 @@ SCENARIOS = {
     "seeds have little in common": (0.01, 0.0, (1, 30), 0.0),
     "seeds have much in common": (0.01, 0.0, (1, 30), 0.9),
 }
+_BEYOND = -1  # no number that may be best
 _NUMBERS = (
     ("optim.weight_decay", 0.0333),
     ("optim.weight_decay", 0.3),
@@ -85,6 +86,8 @@ class Arm:
         lr = grid[protocol.best_of(rates)]
         if not adds:
             more = [trial(lr, of(i), each) for i, each in enumerate(_NUMBERS, 1)]
+            if best := protocol.best_of([rates[grid.index(lr)], *more]):
+                more.append(trial(lr, of(_BEYOND), (_NUMBERS[best - 1][0], 9.0)))
             return protocol.decided(SHARED, rates, more, on_a_line=False)
         more = [trial(lr, of(scale), (SCALE, scale)) for scale in protocol.SCALES]
         if protocol.best_of([rates[grid.index(lr)], *more]) == len(more):
@@ -96,7 +99,8 @@ class Arm:
         if adds:
             second = self.of_scale(float(dict(how.changes).get(SCALE, 1.0)))
         else:
-            second = self.of_number(1 + _NUMBERS.index(how.changes[0]) if how.changes else 0)
+            known = {(): 0} | {(each,): i for i, each in enumerate(_NUMBERS, 1)}
+            second = self.of_number(known.get(how.changes, _BEYOND))
         return self.loss(how.lr, second, slice(0, SEEDS))
 
 
@@ -117,8 +121,8 @@ def study(scenario, random) -> tuple[str, str]:
     said = word(found.low, found.high, None)
     if said not in ("better", "worse"):
         return "", ""
-    loser = replace(ours if said == "worse" else theirs, rate_digest="by this protocol")
-    return said, "" if may_be_tuning(found.low, found.high, loser.may_miss) else said
+    missed = [replace(how, rate_digest="by this protocol").may_miss for how in (ours, theirs)]
+    return said, "" if may_be_tuning(said, (found.low, found.high), *missed, None) else said
 
 
 def main() -> None:

@@ -85,10 +85,12 @@ def told(plan: Plan, losses: Losses) -> list[str]:
         pairs = zip(around, trials(arm, plan, losses, around), strict=True)
         means = {lr: t.mean for ((_, lr),), t in pairs if t is not None and t.mean is not None}
         best = min(means, key=lambda lr: means[lr], default=own)
-        if best != own and own in means:
-            lines.append(
-                f"{arm.variant}: the rate carried over, {own:g}, is not the best of three at the "
-                f"largest size: {best:g} ends {means[own] - means[best]:.4f} nats lower; without "
-                "optim.transfer each size is tuned by itself"
-            )
+        if best == own:
+            continue
+        gap = f"{means[own] - means[best]:.4f} nats lower" if own in means else "well, it diverged"
+        lines.append(
+            f"{arm.variant}: the rate carried over, {own:g}, is not the best of three at the "
+            f"largest size: {best:g} ends {gap}; without optim.transfer each size is tuned by "
+            "itself"
+        )
     return lines

@@ -130,7 +130,9 @@ class Ablation:
         if is_tuned:
             tuned, diverged = self._tuned(plan, experiment)
             if tuned.arms:
-                experiment.complete(tune.at_rates(tuned, plan), RATED)
+                rated = tune.at_rates(tuned, plan)
+                experiment.records([*rated.specs, *tuned.specs])  # at one moment, as one plan is
+                experiment.complete(rated, RATED)
                 more = self._more(tuned, experiment)
                 asked.append(experiment.complete(tuned, TUNED, more).terms)
         return self._judged(store, asked), len(experiment.failed) + diverged

@@ -7,8 +7,9 @@
    adds none, as the baseline does, so that it has as many settings to choose from. The recipe's own
    is kept unless another is better by more than a standard error over seeds.
 
-Where the best is at an edge, that arm's grid goes on once: two rates more, or a scale of 100. Each
-on four seeds: 32 runs for an arm. Nothing that diverged is chosen.
+Where the best is at an edge, that arm's grid goes on once: two rates more, a scale of 100, or the
+number that was best as far again. Each on four seeds: 32 runs for an arm. Nothing that diverged
+is chosen.
 That every arm is trained at the baseline's best rate is the commonest way in which comparisons of
 architectures are unfair (arXiv 2509.02046).
 """
@@ -23,7 +24,7 @@ import numpy as np
 
 from attnres_cli.config.arms import LR, SCALE, Setting
 from attnres_cli.config.recipe import Optim
-from attnres_cli.records.comparison_terms import Trial, Tuned
+from attnres_cli.records.comparison_terms import Trial, Tuned, settings_text
 from attnres_cli.records.run import FIRST_TUNING_SEED
 from attnres_cli.stats.optima import parabola_vertex
 from attnres_cli.stats.pairs import mean_sd
@@ -33,6 +34,7 @@ SEEDS = tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + 4))
 """Of the tuning runs; `--seeds` takes none of them."""
 
 SCALES, BEYOND = (3.0, 10.0, 30.0), 100.0
+_LONGEST = 0.9  # of the steps to warm up
 _N_RATES, _FACTOR = 5, math.sqrt(2)
 _EXTENDS = 2  # by so many rates, once
 _OF_PARABOLA = 3  # points
@@ -74,6 +76,17 @@ def scaled(optim: Optim, scales: Sequence[float]) -> tuple[Changes, ...]:
     return tuple(((SCALE, _rounded(optim.design_lr_scale * scale)),) for scale in scales)
 
 
+def beyond(optim: Optim, best: Changes) -> tuple[Changes, ...]:
+    """The setting behind one of `seconds` that was best; none behind a scale but the largest."""
+    ((key, chosen),) = best
+    if key == SCALE:
+        return scaled(optim, (BEYOND,)) if best == scaled(optim, SCALES)[-1] else ()
+    own, value = getattr(optim, key.removeprefix("optim.")), float(chosen)
+    further = value * 3 if value > own else value / 3
+    most = _LONGEST if key == "optim.warmup_fraction" else math.inf
+    return (((key, _rounded(min(further, most))),),)
+
+
 def best_of(trials: Sequence[Trial | None]) -> int | None:
     """The index of the lowest mean loss; None where a setting is not known, or none trained."""
     if any(trial is None for trial in trials):
@@ -99,7 +112,7 @@ def decided(
     tried = [by_rate[best], *(trial for trial in more if trial is not None)]
     chosen = lowest if _is_better(tried[lowest], tried[0]) else 0
     lr, fit = _vertex(by_rate, best)
-    ends = _edges(len(by_rate), best, len(tried) if on_a_line else 0, chosen)
+    ends = _edges(by_rate, best, tried, chosen, on_a_line=on_a_line)
     return Tuned(
         shared=shared,
         rates=tuple(_rate(trial) for trial in by_rate),
@@ -124,13 +137,20 @@ def _is_better(one: Trial, other: Trial) -> bool:
     return mean < -(sd or 0.0) / math.sqrt(len(gaps))
 
 
-def _edges(n_rates: int, best: int, n_scales: int, chosen: int) -> str:
-    """Which of the choices is the last of its kind, beyond which a better one may lie."""
-    words = []
-    if best in (0, n_rates - 1):
-        words.append(f"the {'largest' if best else 'smallest'} learning rate")
-    if n_scales and chosen == n_scales - 1:
+def _edges(
+    by_rate: Sequence[Trial], best: int, tried: Sequence[Trial], chosen: int, *, on_a_line: bool
+) -> str:
+    """Which of the choices is the last of its kind that trained, beyond which a better one may
+    lie. Of three numbers of other kinds each is, unless a fourth, the best as far again, is worse.
+    """
+    words, trained = [], [i for i, trial in enumerate(by_rate) if trial.mean is not None]
+    if best in (trained[0], trained[-1]):
+        words.append(f"the {'smallest' if best == trained[0] else 'largest'} learning rate")
+    is_last, is_whole = chosen == len(tried) - 1, len(tried) > 1 + len(SCALES)
+    if on_a_line and is_last:
         words.append("the largest scale of what it adds")
+    elif not on_a_line and chosen and (is_last or not is_whole):
+        words.append(settings_text(tried[chosen].changes[1:]))
     return f"; {' and '.join(words)} was best: a better one may lie beyond" if words else ""
 
 

@@ -61,7 +61,10 @@ class Held:
         names = {digest: recipe.name for digest, recipe in self._recipes.items()}
         self._own = of_shared(with_rates_alone(self.store.arm_recipes()), self._first)
         self.records = with_rates(shared(self.records, self._first, names), self._own)
-        self._runs = Runs(self.records, self._own, self.study, self._canonical)
+        by_time = sorted(
+            self.records, key=lambda run: run.created_at
+        )  # merged ones have new numbers
+        self._runs = Runs(by_time, self._own, self.study, self._canonical)
         self._removed = tuple(
             replace(each, recipe_digest=self._first[each.recipe_digest])
             for each in self.store.removed()
@@ -251,7 +254,7 @@ class Held:
         table = (chosen.recipe_digest, chosen.fingerprint, chosen.baseline)
         return Rules(
             margin_nats, slope, budgets, self._removed, eval_tokens=evaluated, is_routed=is_routed,
-            most=self.store.until_decided(*table),
+            most=self.store.until_decided(*table), is_typed=self.margin is not None,
         )  # fmt: skip
 
     def chapters(self, chosen: Choice, *, whole: bool) -> list[Chapter]:

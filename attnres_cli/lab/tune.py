@@ -10,15 +10,14 @@ from attnres_cli.config.arms import LR
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.lab.grid import sketch
 from attnres_cli.lab.protocol import (
-    BEYOND,
     SCALES,
     SEEDS,
     Changes,
     best_of,
+    beyond,
     decided,
     extended,
     rates,
-    scaled,
     seconds,
 )
 from attnres_cli.records.comparison_terms import Trial, Tuned
@@ -59,7 +58,7 @@ def second(plan: Plan, losses: Losses) -> Plan:
 
 
 def last(plan: Plan, losses: Losses) -> Plan:
-    """A scale beyond the others, for arms whose largest is best."""
+    """A setting beyond the others, for arms whose best is the last of its kind."""
     wanted = []
     for arm in plan.arms:
         lr = _best_rate(arm, plan, losses)
@@ -77,7 +76,7 @@ STAGES: Mapping[str, Callable[[Plan, Losses], Plan]] = {
     "learning rates, on seeds kept for them": first,
     "learning rates beyond the grid, where its edge was best": further,
     SECOND: second,
-    "scales beyond the grid, where its edge was best": last,
+    "second numbers beyond the grid, where its edge was best": last,
 }
 """By title: what to train next, given the losses of all before; without arms where nothing is."""
 
@@ -126,17 +125,17 @@ def tried(plan: Plan, wanted: Sequence[tuple[Arm, Changes]]) -> Plan:
 def _seconds(
     arm: Arm, plan: Plan, lr: float, losses: Losses | None = None
 ) -> list[tuple[Arm, Changes]]:
-    """Settings of an arm at its best rate: three, and given `losses` one more where the largest
-    scale was best.
+    """Settings of an arm at its best rate: three, and given `losses` one more where the best of
+    them is the last of its kind.
     """
     own = plan.recipe_of(arm)
-    adds = adds_parameters(arm, own)
-    settings = [((LR, lr), *changes) for changes in seconds(own.optim, adds=adds)]
-    if losses is not None and adds:
+    changes = seconds(own.optim, adds=adds_parameters(arm, own))
+    settings = [((LR, lr), *each) for each in changes]
+    if losses is not None:
         best = best_of(trials(arm, plan, losses, [((LR, lr),), *settings]))
-        more = scaled(own.optim, (BEYOND,)) if best == len(settings) else ()
-        settings += [((LR, lr), *changes) for changes in more]
-    return [(arm, changes) for changes in settings]
+        more = beyond(own.optim, changes[best - 1]) if best else ()
+        settings += [((LR, lr), *each) for each in more]
+    return [(arm, each) for each in settings]
 
 
 def trials(arm: Arm, plan: Plan, losses: Losses, settings: Sequence[Changes]) -> list[Trial | None]:

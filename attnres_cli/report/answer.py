@@ -122,7 +122,7 @@ def _of_many(comparison: Comparison, arms: Mapping[Verdict, Sequence[ArmResult]]
     n, base = len(comparison.arms) - 1, comparison.baseline
     head = f"None of {n} arms beats {base}."
     if better := arms.get("better"):
-        best = min(better, key=lambda arm: arm.mean)
+        best = min(better, key=lambda arm: arm.difference.mean if arm.difference else 0.0)
         head = f"{best.variant} beats {base} {_by_how_much(best)} nats per token, the most."
     counts = [f"{len(found)} {word}" for word, found in arms.items()]
     sentences = [head, f"Of {n} arms: {', '.join(counts)}."]
@@ -197,23 +197,27 @@ def over_sizes(found: Ladder) -> str:
 
 def courses(found: Ladder) -> list[str]:
     """A line for each arm: its difference from the smallest size to the largest, what becomes of
-    it, and at which sizes it pays.
+    it, and at which sizes it pays, as far as budgets tell.
     """
     names, lines = found.size_names, []
     for arm in found.arms[1:]:
-        gaps, times, paying = [], [], []
+        gaps, times, paying, unknown = [], [], list[str](), list[str]()
         for name, rung in zip(names, found.rungs, strict=True):
             if (one := rung.arm(arm.variant)) is None:
                 continue
             gaps.append(f"{rung.mean(one) - rung.mean(rung.baseline):+.4f}")
             time = pays.time(one, rung.comparison)
             times += [time] if time else []
-            paying += [name] if time and time.value > 1 and one.verdict == "better" else []
+            if time and one.verdict == "better":
+                paying += [name] if time.at_least > 1 else []
+                unknown += [name] if time.value > time.most <= 1 else []
         line = f"{arm.variant}: {', '.join(gaps)} nats at {names[0]} to {names[-1]}."
         if arm.trend is not None:
             line += f" It {arm.course}: {_change(arm.trend)} per doubling of {found.doubled}."
         if times:
-            line += f" It pays at {listed(paying)}." if paying else " It pays at no size."
+            known = "known to pay" if unknown else "pays"
+            line += f" It {'is ' * bool(unknown)}{known} at {listed(paying) or 'no size'}."
+            line += f" At {listed(unknown)} budgets do not tell." if unknown else ""
         lines.append(line)
     return lines
 

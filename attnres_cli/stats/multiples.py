@@ -58,6 +58,11 @@ class Worth:
     least: float
     most: float
 
+    @property
+    def at_least(self) -> float:
+        """The value; of one above the budgets that were measured, the most of these."""
+        return min(self.value, self.most)
+
     def over(self, ratio: float, error: float = 0.0) -> Worth:
         """The same at equal time, where a step takes `ratio` times the baseline's; `error` is the
         half-width of the interval of ln(ratio).
@@ -82,13 +87,15 @@ def worth(
     curve, places, grid, weights, drop = _interpolated(budgets)
     excess = -difference.mean - drop  # what the arm is below the baseline at each budget
     error, degrees = _error(difference, by_seed, curve, weights)
-    alpha = _rate(difference, interval)
-    edge = scipy.special.stdtrit(degrees, 1 - alpha / 2) * error
+    below, above = (
+        scipy.special.stdtrit(degrees, 1 - _rate(difference, half) / 2) * error
+        for half in (difference.mean - interval[0], interval[1] - difference.mean)
+    )
     value = _crossing(grid, excess, 0, math.inf)
     return Worth(
         value,
-        low=min(value, _crossing(grid, excess - edge, 0, math.inf)),
-        high=max(value, _crossing(grid, excess + edge, 0, math.inf)),
+        low=min(value, _crossing(grid, excess - above, 0, math.inf)),
+        high=max(value, _crossing(grid, excess + below, 0, math.inf)),
         least=math.exp(places[0]),
         most=math.exp(places[-1]),
     )
@@ -128,9 +135,10 @@ def _wider(end: float, value: float, error: float) -> float:
     return value * math.exp(math.copysign(math.hypot(half, error), half))
 
 
-def _rate(difference: Difference, interval: tuple[float, float]) -> float:
-    """The error rate of the t interval of a difference."""
-    half = (interval[1] - interval[0]) / 2
+def _rate(difference: Difference, half: float) -> float:
+    """The error rate of a t interval of a difference that reaches so far to both sides: what
+    several looks have in common reaches less far to one than to the other.
+    """
     if difference.sd == 0 or half == 0:
         return 0.05
     t = half / (difference.sd / math.sqrt(difference.n))
@@ -177,9 +185,10 @@ def _error(
     together = own + of_curve + 2 * weights @ _covariances(difference, by_seed, curve)
     total = np.maximum(together, own / n)
     degrees = np.array([max(1, each.n - 1) for each in curve])
-    return np.sqrt(total), (own + theirs.sum(axis=1)) ** 2 / (
-        own**2 / (n - 1) + (theirs**2 / degrees).sum(axis=1)
-    )
+    freedom = own**2 / (n - 1) + (theirs**2 / degrees).sum(axis=1)
+    at_own = np.full_like(freedom, n - 1.0)  # of an arm whose every loss is the baseline's
+    whole = (own + theirs.sum(axis=1)) ** 2
+    return np.sqrt(total), np.divide(whole, freedom, out=at_own, where=freedom > 0)
 
 
 def _covariances(

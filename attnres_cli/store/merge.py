@@ -104,7 +104,9 @@ def _take(connection: Connection, part: Holding, row: Row, held: Row | None, fat
             "note": held["note"] or row["note"],
             "tags": sorted({*(held["tags"] or ()), *(row["tags"] or ())}) or None,
         }
-        values = {**row, **origin, "id": number, **said} if fate is Fate.REPLACED else said
+        first = min(row["created_at"], held["created_at"])  # as long as one of both is planned
+        whole = {**row, **origin, "id": number, "created_at": first}
+        values = {**whole, **said} if fate is Fate.REPLACED else said
         connection.execute(update(runs).where(runs.c.id == number).values(values))
     if fate in (Fate.ADDED, Fate.REPLACED):
         for table in OF_RUNS:
@@ -163,8 +165,14 @@ def _rename(connection: Connection, part: Holding, here: Holding) -> None:
 def _register(connection: Connection, part: Holding, here: Holding) -> None:
     """Write the preregistrations that are not here. Raises StudyError where another is."""
     held = {row["recipe_digest"]: row["digest"] for row in here.tables[registrations.name]}
+    planned = {run["recipe_digest"]: run["created_at"] for run in reversed(_runs_of(here))}
     for row in part.tables[registrations.name]:
         recipe = row["recipe_digest"]
+        if recipe not in held and planned.get(recipe, row["made_at"]) < row["made_at"]:
+            raise StudyError(
+                f"nothing is merged: recipe {recipe} was preregistered in {part.study} after runs "
+                "of it were planned here"
+            )
         if held.get(recipe, row["digest"]) != row["digest"]:
             raise StudyError(
                 f"nothing is merged: recipe {recipe} is preregistered as {row['digest']} in "
@@ -179,12 +187,25 @@ def _grow(connection: Connection, part: Holding, here: Holding) -> None:
     held = {tuple(row[name] for name in key): row["most"] for row in here.tables[table.name]}
     for row in part.tables[table.name]:
         mine = tuple(row[name] for name in key)
+        of = (row["recipe_digest"], row["fingerprint"])
+        arms = [r for r in _runs_of(here) if (r["recipe_digest"], r["fingerprint"]) == of]
+        if mine not in held and any(run["variant"] != row["baseline"] for run in arms):
+            raise StudyError(
+                f"nothing is merged: recipe {row['recipe_digest']} is trained until decided in "
+                f"{part.study}, and was planned otherwise here"
+            )
         if held.get(mine, row["most"]) != row["most"]:
             raise StudyError(
                 f"nothing is merged: recipe {row['recipe_digest']} is trained until decided with "
                 f"--most {row['most']} in {part.study}, {held[mine]} here: what is fixed stays"
             )
     _add(connection, table, key, part, here)
+
+
+def _runs_of(here: Holding) -> list[Row]:
+    """Runs that are or were there, in the order in which they were planned."""
+    every = [*here.tables[runs.name], *here.tables[removed.name]]
+    return sorted(every, key=lambda run: run["created_at"])
 
 
 def _identity(row: Row) -> tuple[Any, ...]:

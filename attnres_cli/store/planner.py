@@ -171,7 +171,7 @@ def _retry(connection: Connection, ids: Sequence[int]) -> None:
 
 def _register(connection: Connection, found: Registration, recipe: Recipe) -> None:
     trained = [recipe.of(arm) for arm in found.arms]
-    of, mine = tables.registrations, runs.c.recipe_digest.in_(_alike(connection, trained))
+    of, alike = tables.registrations, _alike(connection, trained)
     query = select(of.c.digest).where(of.c.recipe_digest.in_(_alike(connection, [recipe])))
     row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": now()}
     _keep_recipe(connection, recipe)
@@ -183,11 +183,13 @@ def _register(connection: Connection, found: Registration, recipe: Recipe) -> No
             f"recipe {recipe.name} ({recipe.digest}) is preregistered already, as {held}: "
             "what is fixed stays; take another --study"
         )
-    if connection.execute(select(runs.c.id).where(mine)).first() is not None:
-        raise StudyError(
-            f"the study holds runs of recipe {recipe.name} ({recipe.digest}): only what "
-            "has no runs can be preregistered; take another --study"
-        )
+    for table, verb in ((runs, "holds"), (tables.removed, "held")):
+        mine = table.c.recipe_digest.in_(alike)
+        if connection.execute(select(table.c.id).where(mine)).first() is not None:
+            raise StudyError(
+                f"the study {verb} runs of recipe {recipe.name} ({recipe.digest}): only what "
+                "never had runs can be preregistered; take another --study"
+            )
     connection.execute(insert(of).values(**row, document=found.model_dump()))
 
 

@@ -30,6 +30,7 @@ class Rules:
 
     Attributes:
         margin: a difference in nats per token that does not matter; None: none was given.
+        is_typed: whether it was typed for this look, and is neither the recipe's nor a plan's.
         slope: by how much the baseline's loss falls per e-fold of compute, nats per token.
         budgets: by how much it falls to other budgets of tokens; empty where none is known.
         removed: what was removed of the study.
@@ -47,6 +48,7 @@ class Rules:
     eval_tokens: int | None = None
     is_routed: bool = False
     most: int | None = None
+    is_typed: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from attnres_cli.records.run import (
 from attnres_cli.stats.pairs import far, mean_sd, paired, signs
 from attnres_cli.stats.power import detectable
 from attnres_cli.stats.sequential import Look, look, word
-from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, ended_how
+from attnres_cli.verdict.comparison import ArmResult, Comparison, Rules, Verdict, ended_how
 from attnres_cli.verdict.family import Family, family
 from attnres_cli.verdict.soundness import (
     believed,
@@ -70,7 +70,8 @@ def compare(
     table = _Table(data, terms, rules, held, by_arm.get(baseline, []), lost)
     arms = _with_base([table.judged(runs) for runs in by_arm.values() if _results(runs)])
     arms = _beside_whole(arms, table, by_arm)
-    arms = [_withheld(replace(arm, own=own_of.get(arm.variant)), own_of, baseline) for arm in arms]
+    arms = [replace(arm, own=own_of.get(arm.variant)) for arm in arms]
+    arms = [_withheld(arm, own_of, baseline, rules.margin) for arm in arms]
     arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
     return Comparison(
         recipe=(own[0].recipe if own else "") or records[0].recipe,
@@ -277,11 +278,6 @@ def _with_base(arms: Sequence[ArmResult]) -> list[ArmResult]:
     ]
 
 
-def may_be_tuning(low: float, high: float, missed: float) -> bool:
-    """Whether a difference in this interval may be what the loser's tuning has missed."""
-    return missed > 0 and missed >= min(abs(low), abs(high))
-
-
 def _beside_whole(
     arms: Sequence[ArmResult], table: _Table, by_arm: Mapping[str, Sequence[RunRecord]]
 ) -> list[ArmResult]:
@@ -302,14 +298,35 @@ def _beside_whole(
     ]
 
 
-def _withheld(arm: ArmResult, own: Mapping[str, ArmRecipe], baseline: str) -> ArmResult:
-    """The arm without its word, where the loser's tuning may have missed as much as it lost by."""
-    if arm.interval is None or arm.verdict not in ("better", "worse"):
+def may_be_tuning(
+    verdict: Verdict, ends: tuple[float, float], arm: float, base: float, margin: float | None
+) -> str:
+    """Which side, `arm` or `base`, tuning may have failed by so much that the word of an interval
+    might not hold; empty for none. Both are nats per token that tuning may have missed.
+    """
+    (low, high), within = ends, margin or 0.0
+    bounds = {
+        "better": [("base", base, -high)],
+        "worse": [("arm", arm, low)],
+        "equivalent": [("base", base, within - high), ("arm", arm, low + within)],
+        "non-inferior": [("base", base, within - high)],
+    }.get(verdict, [])
+    return next((side for side, missed, left in bounds if missed > 0 and missed >= left), "")
+
+
+def _withheld(
+    arm: ArmResult, own: Mapping[str, ArmRecipe], baseline: str, margin: float | None
+) -> ArmResult:
+    """The arm without its word, where tuning may have missed as much as that takes."""
+    if arm.interval is None:
         return arm
-    loser = arm.variant if arm.verdict == "worse" else baseline
-    missed = own[loser].may_miss if loser in own else 0.0
-    if not may_be_tuning(*arm.interval, missed):
+    names = {"arm": arm.variant, "base": baseline}
+    missed = {side: own[name].may_miss if name in own else 0.0 for side, name in names.items()}
+    side = may_be_tuning(arm.verdict, arm.interval, missed["arm"], missed["base"], margin)
+    if not side:
         return arm
-    by = f"by {missed:.3f} nats per token" if math.isfinite(missed) else "beyond what was tried"
-    why = f"tuning may have missed the best settings of {loser} {by}"
+    by = "beyond what was tried"
+    if math.isfinite(missed[side]):
+        by = f"by {missed[side]:.3f} nats per token"
+    why = f"tuning may have missed the best settings of {names[side]} {by}"
     return replace(arm, verdict="blocked", reason=why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -92,9 +91,9 @@ def _said(arm: ArmResult, gap: float | None) -> Said:
         return "baseline"
     if gap is None:
         return "not in the paper"
-    if arm.difference is None:
+    if arm.difference is None or arm.interval is None:
         return "no verdict"
-    low, high = arm.interval or (-math.inf, math.inf)
+    low, high = arm.interval
     if low <= 0 <= high:
         return "within noise"
     if gap == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from attnres_cli.records.run import RunRecord
@@ -33,18 +34,17 @@ def time(arm: ArmResult, of: Comparison) -> Worth | None:
 def step_ratios(
     timed: Sequence[TimedArm], runs: Sequence[RunRecord], baseline: str
 ) -> Mapping[str, StepRatio]:
-    """By arm, how long its steps take as a multiple of the baseline's, computed as these runs were.
-    Arms that were timed beside another than the baseline are held against it.
+    """By arm, how long its steps take as a multiple of the baseline's, computed as most of its runs
+    were. Arms that were timed beside another than the baseline are held against it.
     """
-    ways = {
-        (run.result.settings.numerics, run.result.settings.device_name)
-        for run in runs
-        if run.result is not None
-    }
+    on = [(run.variant, run.result.settings) for run in runs if run.result is not None]
+    n_runs = Counter((arm, way.numerics, way.device_name) for arm, way in on)
+    ways = {key[1:] for key in n_runs}
     found: dict[str, dict[str, StepRatio]] = {}
-    for each in timed:
+    for each in sorted(timed, key=lambda one: -n_runs[one.variant, one.numerics, one.device_name]):
         if (each.numerics, each.device_name) in ways:
-            found.setdefault(each.baseline, {each.baseline: _SELF})[each.variant] = each.ratio
+            beside = found.setdefault(each.baseline, {each.baseline: _SELF})
+            beside.setdefault(each.variant, each.ratio)
     merged: dict[str, StepRatio] = {}
     for ratios in (found.pop(baseline, {}), *found.values()):  # beside the baseline itself first
         if baseline in ratios:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from attnres_cli.config.margin import nats
 from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Terms, Tuned
 from attnres_cli.records.preregister import Registration
-from attnres_cli.records.run import DataDescription, RunRecord
+from attnres_cli.records.run import DataDescription, Removed, RunRecord
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.judge import compare
 from attnres_cli.verdict.select import Choice, Runs
@@ -46,6 +46,8 @@ def _lesser_beside(found: Sequence[Comparison]) -> list[Comparison]:
 
 def _is_lesser(one: Comparison, than: Comparison) -> bool:
     """Whether one is of the arms of a tuned comparison, at its rates or at the shared settings."""
+    if one.registered and not is_exploratory(one) and is_exploratory(than):
+        return False  # what was fixed keeps its words
     hows = [arm.own.how for arm in than.arms if arm.own is not None]
     if not than.terms.is_tuned or than.terms.rate_only:
         return False
@@ -78,7 +80,9 @@ def labelled(
     if mine is None:
         return _explore(found, "this recipe is not preregistered")
     of_recipe = [record for record in records if record.recipe_digest == digest]
-    texts = [*dict.fromkeys(record.fingerprint for record in of_recipe)][: mine.texts or 1]
+    gone = [run.fingerprint for run in found[0].rules.removed if run.recipe_digest == digest]
+    read = dict.fromkeys([*gone, *(record.fingerprint for record in of_recipe)])
+    texts = [*read][: mine.texts or 1]
     if texts and facts.fingerprint not in texts:
         why = f"other data than of the first runs of preregistration {mine.digest}"
         return _explore(found, why)
@@ -93,25 +97,41 @@ def labelled(
     fixed = []
     for terms, (runs, one) in groups.items():
         recipes = [each for each in own if (each.base_digest, each.terms) == (digest, terms)]
-        rules = _fixed(one.rules, mine)
-        first = compare(runs, facts, mine.baseline, terms, recipes, rules, one.older)
+        rules, older = _fixed(one.rules, mine), tuple(_of_plan(mine, one.older))
+        first = compare(runs, facts, mine.baseline, terms, recipes, rules, older)
         fixed.append(replace(first, registered=_label(mine, first)))
     seen = [_compared(one) for one in fixed]
     others = [other for other in found if _compared(other) not in seen]
     return [*fixed, *_explore(others, f"not as preregistered ({mine.digest})")]
 
 
+def is_exploratory(one: Comparison) -> bool:
+    """Whether a comparison is of a study with a preregistration, and not what that fixed."""
+    return one.registered.startswith(EXPLORATORY)
+
+
 def _of_plan(mine: Registration, runs: Sequence[RunRecord]) -> list[RunRecord]:
-    return [run for run in runs if run.variant in mine.arms and run.seed in mine.seeds]
+    return [run for run in runs if _is_of(mine, run)]
+
+
+def _is_of(mine: Registration, run: RunRecord | Removed) -> bool:
+    return run.variant in mine.arms and run.seed in mine.seeds
 
 
 def _fixed(rules: Rules, mine: Registration) -> Rules:
-    margin = rules.margin if mine.margin is None else nats(mine.margin, rules.slope)
+    margin = rules.margin
+    if mine.margin is not None and not rules.is_typed:
+        margin = nats(mine.margin, rules.slope)
     most = len(mine.seeds) if mine.until else None
-    return replace(rules, is_registered=True, margin=margin, most=most)
+    removed = tuple(run for run in rules.removed if _is_of(mine, run))
+    return replace(rules, is_registered=True, margin=margin, most=most, removed=removed)
 
 
 def _label(mine: Registration, found: Comparison) -> str:
+    if any(run.result is not None for run in found.older):
+        return f"{EXPLORATORY}: what is compared was changed after runs of it ended"
+    if found.rules.is_typed:
+        return f"{EXPLORATORY}: the margin is not that of preregistration {mine.digest}"
     ended = sum(run.result is not None for run in found.records)
     if ended == mine.n_runs or (mine.until and _is_decided(mine, found)):
         return f"preregistered {mine.digest}"
@@ -122,9 +142,10 @@ def _label(mine: Registration, found: Comparison) -> str:
 
 
 def _is_decided(mine: Registration, found: Comparison) -> bool:
-    """Whether every arm of a plan has its word."""
-    open_ = [arm for arm in found.arms if arm.verdict in ("pending", "inconclusive")]
-    return len(found.arms) == len(mine.arms) and not open_
+    """Whether every arm of a plan has its word, or had its last look."""
+    waits = [arm for arm in found.arms if arm.verdict in ("pending", "inconclusive")]
+    is_open = [arm for arm in waits if arm.look is None or arm.look.next is not None]
+    return len(found.arms) == len(mine.arms) and not is_open
 
 
 def _explore(found: Sequence[Comparison], why: str) -> list[Comparison]:

@@ -21,7 +21,8 @@ _LEAST_RATIO = math.sqrt(2) * 0.995
 `quick` beside six give 0.39 with a standard error of some 0.1. Whole steps make 1.41 a little less.
 """
 _MOST_RATIO = 4.5
-_STATED = "as the recipe states"
+_STATED, _STATED_OF = "as the recipe states", "standard"
+_SEVERAL = 2  # budgets beside the own, without which no multiple of tokens is known
 _OWN = Budget(1, 0.0, 0.0, 0)
 
 Losses = Mapping[int, float]
@@ -50,25 +51,37 @@ def slope_of(
     `recipes` those of their digests.
 
     It is measured at budgets of two runs or more that lie a factor of 1.41 to 4.5 from the recipe's
-    own, which needs two too. Without any it is what the recipe states. None: not known, or loss
+    own, which needs two too, and that were computed alike. What the recipe states, of `standard`,
+    goes before a single budget, and gives another baseline no budgets. None: not known, or loss
     does not fall.
     """
     recipe = recipes[digest].of(baseline)
-    losses: dict[int, dict[int, float]] = defaultdict(dict)
-    for run in runs:
-        if run.result is None or run.variant != baseline:
-            continue
-        other = recipes[run.recipe_digest]
-        if is_budget(other, recipe):
-            losses[run.result.tokens][run.seed] = run.result.val_loss
-    own = recipe.steps * recipe.tokens_per_step
-    held = {n: of for n, of in losses.items() if _is_enough(of)}
+    own, known = recipe.steps * recipe.tokens_per_step, stated(recipe)
+    if known is not None and baseline != _STATED_OF:
+        known = Slope(known.value, f"{known.source} of {_STATED_OF}")
+    held = _losses(baseline, own, runs, [d for d, r in recipes.items() if is_budget(r, recipe)])
     others = [n for n in held if _LEAST_RATIO <= max(n / own, own / n) <= _MOST_RATIO]
-    if own in held and others:
-        budgets = tuple(_budget(n / own, held[n], held[own]) for n in sorted(others))
-        ends = [f"{n:,} tokens ({plural(len(held[n]), 'run')})" for n in sorted([own, *others])]
-        return _sloping(budgets, f"measured at {', '.join(ends[:-1])} and {ends[-1]}")
-    return stated(recipe)
+    if own not in held or not others or (len(others) < _SEVERAL and known and known.budgets):
+        return known
+    budgets = tuple(_budget(n / own, held[n], held[own]) for n in sorted(others))
+    ends = [f"{n:,} tokens ({plural(len(held[n]), 'run')})" for n in sorted([own, *others])]
+    return _sloping(budgets, f"measured at {', '.join(ends[:-1])} and {ends[-1]}")
+
+
+def _losses(
+    baseline: str, own: int, runs: Sequence[RunRecord], digests: Sequence[str]
+) -> dict[int, dict[int, float]]:
+    """The baseline's losses under these recipes by tokens and seed, where there are enough that
+    were computed as those at its own tokens.
+    """
+    ended = [run for run in runs if run.variant == baseline and run.recipe_digest in digests]
+    results = [(run.seed, run.result) for run in ended if run.result is not None]
+    ways = {found.settings.numerics for _, found in results if found.tokens == own}
+    losses: dict[int, dict[int, float]] = defaultdict(dict)
+    for seed, found in results:
+        if found.settings.numerics in ways:
+            losses[found.tokens][seed] = found.val_loss
+    return {n: of for n, of in losses.items() if _is_enough(of)}
 
 
 def is_budget(other: Recipe, recipe: Recipe) -> bool:

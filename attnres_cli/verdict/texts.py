@@ -101,7 +101,7 @@ def _row(name: str, at: tuple[ArmResult | None, ...], alpha: float) -> OnTexts:
     looked = [
         (place, arm.difference)
         for place, arm in enumerate(at)
-        if arm is not None and arm.look is not None and arm.difference is not None
+        if arm is not None and arm.interval is not None and arm.difference is not None
     ]
     pairs = [
         (apart(later, earlier, alpha), (first, second))

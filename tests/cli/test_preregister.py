@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import Attnres
-from studies import fill
+from studies import FACTS, fill
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.errors import StudyError
+from attnres_cli.records.code import Code
 from attnres_cli.records.preregister import Registration
 from attnres_cli.stats.sequential import LEAST_SEEDS
 from attnres_cli.store.store import Store
@@ -179,3 +181,68 @@ def test_a_registered_margin_gives_its_words_and_a_digest_of_its_own(
     assert alone.split()[1] != wide.split()[1]
     words = {arm["variant"]: arm["verdict"] for arm in document["arms"]}
     assert (document["margin"], words["attnres"]) == (0.2, "equivalent")
+
+
+def registered(attnres: Attnres) -> tuple[str, str]:
+    """The label of the first table, and the verdict of attnres there."""
+    found = attnres.json("report")
+    return found["registered"], next(a for a in found["arms"] if a["variant"] == "attnres")[
+        "verdict"
+    ]
+
+
+def test_what_is_beside_a_plan_changes_neither_its_words_nor_its_label(attnres: Attnres, recipe):
+    attnres.prints(*REGISTER)
+    plan = {"standard": BASE[:5], "attnres": LESS[:5], BLOCKS: BASE[4::-1]}
+    fill(STUDY, recipe, plan)
+    before = registered(attnres)
+    assert before[0].startswith("preregistered")
+    store = fill(STUDY, recipe, {"mhc": LESS})
+    store.remove([max(run.id for run in store.runs())])  # its seed is one that no arm of it has
+    assert registered(attnres) == before
+
+
+def test_a_margin_that_was_typed_makes_a_plan_exploratory(attnres: Attnres, recipe: Recipe):
+    attnres.prints(*REGISTER)
+    fill(STUDY, recipe, {"standard": BASE[:5], "attnres": LESS[:5], BLOCKS: BASE[4::-1]})
+    found = attnres.json("report", "--margin", "0.2")
+    assert found["registered"].startswith("exploratory: the margin is not that of")
+
+
+def test_nothing_is_fixed_once_runs_were_removed(attnres: Attnres, recipe: Recipe):
+    store = fill(STUDY, recipe, {"standard": [1.5]})
+    store.remove([1])
+    assert "held runs of recipe smoke" in attnres.refuses(*REGISTER)
+
+
+def test_another_text_after_removed_runs_is_exploratory(
+    attnres: Attnres, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+):
+    attnres.prints(*REGISTER)
+    store = fill(STUDY, recipe, {"standard": BASE[:5], "attnres": BASE[:5], BLOCKS: BASE[:5]})
+    store.remove([run.id for run in store.runs()])
+    monkeypatch.setattr("studies.FACTS", replace(FACTS, fingerprint="f" * 16))
+    fill(STUDY, recipe, {"standard": BASE[:5], "attnres": LESS[:5], BLOCKS: BASE[:5]})
+    assert registered(attnres)[0].startswith("exploratory: other data than")
+
+
+def test_a_design_that_was_edited_after_its_runs_ended_makes_a_plan_exploratory(
+    attnres: Attnres, recipe: Recipe
+):
+    attnres.prints(*REGISTER)
+    losses = {"standard": BASE[:5], "attnres": BASE[4::-1], BLOCKS: BASE[4::-1]}
+    fill(STUDY, recipe, losses, lambda name: Code(name, "trunk", "engine", "loop", "data"))
+    edited = lambda name: Code(f"{name} edited", "trunk", "engine", "loop", "data")  # noqa: E731
+    fill(STUDY, recipe, {"attnres": LESS[:5]}, edited)
+    assert registered(attnres)[0].startswith("exploratory: what is compared was changed")
+
+
+def test_a_plan_that_grows_counts_once_its_last_look_was_at_every_open_arm(
+    folder: Path, attnres: Attnres, recipe: Recipe
+):
+    seven = FILE.replace("[0, 1, 2, 3, 4]", "[0, 1, 2, 3, 4, 5, 6]") + "until: decided\n"
+    (folder / "plan.yaml").write_text(seven.replace(', "attnres:n_blocks=2"', ", mhc"))
+    attnres.prints(*REGISTER)
+    base, noisy = [*BASE, 1.5], [1.6, 1.4, 1.5, 1.45, 1.55, 1.4, 1.6]
+    fill(STUDY, recipe, {"standard": base, "attnres": LESS[:5], "mhc": noisy})
+    assert registered(attnres)[0].startswith("preregistered")

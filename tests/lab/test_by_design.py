@@ -298,7 +298,11 @@ def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Pat
     shared = ("--set", "optim.design_lr_scale=3")
     found = trained("grown.yaml", "standard", "attnres", "--tune-lr", *shared)
     tuned = [one for one in found if one["terms"]["is_tuned"]]
-    before = len(Store.open("attnres.db", create=False).runs())
+    store = Store.open("attnres.db", create=False)
+    of_own = {each.digest for each in store.arm_recipes() if each.terms.is_tuned}
+    mine = [run for run in store.runs() if run.recipe_digest in of_own and run.seed < 2]
+    assert len({run.created_at for run in mine}) == 2  # one plan for each size: none joins later
+    before = len(store.runs())
     used = trained("grown-tuned.yaml")
     assert [losses(one) for one in used] == [losses(one) for one in tuned]
     assert len(Store.open("attnres.db", create=False).runs()) == before

@@ -108,6 +108,10 @@ def test_the_check_trains_the_rate_and_its_neighbours_and_tells_of_a_better_one(
     (line,) = told(on, losses({"standard": 0.02, "attnres": 0.03}))
     assert line.startswith("attnres: the rate carried over, 0.02, is not the best of three")
     assert "0.0283 ends 0.16" in line
+    diverged = losses({"standard": 0.02, "attnres": 0.03})
+    first = next(k for k in diverged if k[0] == on.arms[1].recipe.digest and k[1] == "attnres")
+    (line,) = told(on, diverged | {first: math.nan})
+    assert "0.0283 ends well, it diverged" in line
     some = {
         k: v for k, v in losses({"standard": 0.02, "attnres": 0.03}).items() if k[2] != SEEDS[0]
     }

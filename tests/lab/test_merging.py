@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import studies
+from comparisons import BASE, BETTER, WORSE
 from studies import FACTS, fill
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.lab.merging import merge
+from attnres_cli.records.code import Code
 from attnres_cli.records.merged import Fate
+from attnres_cli.records.preregister import Registration
 from attnres_cli.records.run import Point, Probe, RunSpec, Status
 from attnres_cli.store.store import Store
 
@@ -164,3 +167,39 @@ def test_the_command_prints_what_became_of_each_studys_runs(tiny_recipe: Recipe,
     shown = [line.split() for line in attnres.prints(*words).splitlines() if ".db" in line]
     assert shown == [["a.db", "2", "added"], ["b.db", "1", "equal"]]
     assert attnres.json(*words)[2] == {"study": "b.db", "run": 1, "here": 1, "fate": "equal"}
+
+
+def test_what_is_fixed_after_runs_of_it_were_planned_here_is_not_merged(tiny_recipe: Recipe):
+    here = fill(Path("a.db"), tiny_recipe, {"standard": [1.5] * 5, "attnres": [1.4] * 5})
+    of = {"arms": ("standard", "attnres"), "baseline": "standard", "seeds": (0, 1, 2, 3, 4)}
+    of |= {"metric": "val_loss", "test": "paired-t", "recipe_digest": tiny_recipe.digest}
+    later = Store.open("b.db", create=True)
+    later.register([(Registration(**of), tiny_recipe)])
+    with pytest.raises(
+        StudyError, match=r"was preregistered in b\.db after runs of it were planned"
+    ):
+        merge([later], here)
+    grows = Store.open("c.db", create=True)
+    grows.plan([spec(tiny_recipe, "standard", 0)], FACTS)
+    assert grows.keep_until_decided(tiny_recipe, FACTS, "standard", 9) == 9
+    with pytest.raises(StudyError, match=r"until decided in c\.db, and was planned otherwise here"):
+        merge([grows], here)
+
+
+def test_a_run_that_ended_elsewhere_joined_when_it_was_planned_here(tiny_recipe: Recipe):
+    here = planned(Path("a.db"), spec(tiny_recipe, "standard", 0))
+    before = here.runs()[0].created_at
+    merge([fill(Path("b.db"), tiny_recipe, {"standard": [1.5]})], here)
+    assert (here.runs()[0].created_at, here.runs()[0].status) == (before, Status.COMPLETE)
+
+
+def test_the_newest_code_is_not_that_of_runs_that_were_merged_last(tiny_recipe: Recipe, attnres):
+    def code(trunk: str):
+        return lambda name: Code(name, trunk, "engine", "loop", "data")
+
+    old = fill(Path("old.db"), tiny_recipe, {"standard": BASE, "attnres": WORSE}, code("old"))
+    new = fill(Path("new.db"), tiny_recipe, {"standard": BASE, "attnres": BETTER}, code("new"))
+    merge([old], new)
+    found = attnres.json("report", "--study", "new.db")
+    assert found["arms"][0]["verdict"] == "baseline"
+    assert [arm["verdict"] for arm in found["arms"]] == ["baseline", "better"]

@@ -161,3 +161,20 @@ def test_an_arm_with_its_own_width_is_tuned_at_that_width(plan: Plan):
     plan = replace(plan, arms=(plan.arms[0], replace(plan.arms[1], recipe=own)))
     found = chosen(plan, bowl(0.01), bowl(0.00707))
     assert [arm.recipe.model.d_ff for arm in found.values()] == [None, 40]
+
+
+@pytest.mark.parametrize(("decay", "changes", "at_edge"), [(0.3, 0.3, False), (3.0, 0.9, True)])
+def test_the_best_number_of_another_kind_is_tried_as_far_again(plan: Plan, decay, changes, at_edge):
+    how = chosen(plan, bowl(0.01, decay=decay), bowl(0.01))["standard"].how
+    assert how.changes == (("optim.weight_decay", changes),)
+    assert (len(how.second), how.is_on_edge) == (4, at_edge)
+    assert ("decay 0.9 was best: a better one may lie beyond" in how.fit) == at_edge
+
+
+def test_the_largest_rate_that_trained_is_an_edge_too(plan: Plan):
+    def unstable(optim: Optim) -> float:
+        return math.nan if optim.lr > 0.01 else bowl(0.1)(optim)
+
+    how = chosen(plan, bowl(0.01), unstable)["attnres"].how
+    assert (how.lr, how.is_on_edge, how.may_miss) == (0.01, True, math.inf)
+    assert "the largest learning rate was best" in how.fit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from studies import fill
 
 from attnres_cli.config.recipe import Recipe, validate
 from attnres_cli.lab.study_view import Held
+from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.report.answer import courses, multiplier_text
 from attnres_cli.report.figures.drawing import of_sizes
 from attnres_cli.report.scaling import notes, qualified
+from attnres_cli.stats.multiples import Budget
 from attnres_cli.stats.scaling import Multiplier, PowerLaw
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.ladder import Ladder, Rung, compute, ladder
@@ -144,6 +147,20 @@ def test_over_budgets_of_one_model_a_gain_fades_grows_or_holds(
     assert line.startswith(f"attnres: {told} nats at 25,600 tokens to 102,400 tokens.")
     assert f"It {course}: " in line
     assert "per doubling of tokens" in line
+
+
+def test_a_gain_beyond_all_budgets_pays_only_as_far_as_these_tell(size: Size):
+    def timed(rung: Rung, ratio: float) -> Rung:
+        budgets = (Budget(0.25, -0.6, 0.004, 5), Budget(0.5, -0.3, 0.004, 5))
+        rules = replace(rung.comparison.rules, budgets=budgets)
+        ratios = {"attnres": StepRatio(8, ratio, ratio, ratio)}
+        return replace(rung, comparison=replace(rung.comparison, rules=rules, step_ratios=ratios))
+
+    base = [2.0 + 0.01 * seed for seed in range(5)]
+    arm = [loss - 0.1 + 0.001 * seed for seed, loss in enumerate(base)]
+    rungs = [size(grown(depth), {"standard": base, "attnres": arm}) for depth in (2, 4)]
+    (line,) = courses(ladder([timed(rungs[0], 1.5), timed(rungs[1], 0.8)]))
+    assert "It is known to pay at 4 layers. At 2 layers budgets do not tell." in line
 
 
 # What is not pooled

@@ -131,3 +131,14 @@ def test_at_equal_time_the_multiple_is_divided_by_the_ratio_of_step_times():
     assert timed.low < 1.1 / 1.5
     assert timed.high > 1.4 / 1.5
     assert Worth(math.inf, 1.1, math.inf, 0.5, 2).over(2, 0.1).high == math.inf
+
+
+def test_ends_of_several_looks_leave_out_1_as_the_interval_does_and_equal_arms_are_worth_1():
+    one = gain(0.0212)
+    for ends in ((-0.04, 0.0003), (-0.0424, -0.0001)):  # to both sides not equally far
+        found = worth(one, ends, {}, [HALF, DOUBLE])
+        assert found is not None
+        assert (found.low < 1) == (ends[1] > 0)
+    same = Difference(7, 0.0, 0.0, (0.0, 0.0), 1.0)
+    exact = [Budget(b.ratio, b.drop, 0.0, 7) for b in (HALF, DOUBLE)]
+    assert worth(same, (0.0, 0.0), {}, exact) == Worth(1, 1, 1, 0.5, 2)

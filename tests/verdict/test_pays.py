@@ -82,3 +82,15 @@ def test_an_arm_that_was_timed_beside_another_baseline_is_held_against_this_one(
     found = step_ratios(both, runs, "attnres")["hc"]
     assert found.median == pytest.approx(1.8 / 1.3)
     assert math.log(found.high / found.low) > math.log(1.01 / 0.99)
+
+
+def test_the_time_of_an_arm_is_that_of_the_machine_that_most_of_its_runs_had(make_run):
+    names = ["Some CPU"] * 5 + ["Z CPU"] * 2
+    runs = [make_run("attnres", n, settings={"device_name": name}) for n, name in enumerate(names)]
+    numerics = runs[0].result.settings.numerics
+    both = [
+        replace(timed("attnres", m), numerics=numerics, device_name=name)
+        for name, m in (("Some CPU", 1.1), ("Z CPU", 2.1))
+    ]
+    for order in (both, both[::-1]):
+        assert step_ratios(order, runs, "standard")["attnres"].median == 1.1

@@ -80,3 +80,34 @@ def test_runs_of_another_size_say_nothing_of_it(make_arm):
 
     recipes = {wide.digest: wide, RECIPE.digest: RECIPE}
     assert slope_of(RECIPE.digest, "standard", runs, recipes) is None
+
+
+def test_one_budget_of_runs_does_not_go_before_several_that_are_stated(slope: Measure):
+    stated = RECIPE.model_copy(update={"slope": ((0.5, -0.3, 0.01, 7), (2, 0.2, 0.01, 7))})
+    one = {1: [1.7, 1.7], 2: [1.4, 1.4]}
+    found = slope(one, stated)
+    assert found is not None
+    assert [budget.drop for budget in found.budgets] == [-0.3, 0.2]
+    more = slope(one | {0.5: [2.0, 2.1]}, stated)
+    assert more is not None
+    assert [budget.n for budget in more.budgets] == [2, 2]
+
+
+def test_what_a_recipe_states_of_standard_gives_no_other_baseline_budgets():
+    stated = RECIPE.model_copy(update={"slope": ((0.5, -0.3, 0.01, 7), (2, 0.2, 0.01, 7))})
+    found = slope_of(stated.digest, "attnres", [], {stated.digest: stated})
+    assert found is not None
+    assert (found.budgets, found.source) == ((), "as the recipe states of standard")
+
+
+def test_runs_that_were_computed_otherwise_are_no_budgets(make_arm):
+    runs, recipes = [], {}
+    for times, precision, loss in ((1, "fp32", 1.7), (2, "bf16", 1.2), (0.5, "fp32", 2.0)):
+        other = RECIPE.at(round(times * OWN))
+        recipes[other.digest] = other
+        of = {"recipe": ("quick", other.digest), "settings": {"precision": precision}}
+        tokens = other.steps * other.tokens_per_step
+        runs += make_arm("standard", loss, loss, tokens=tokens, **of)
+    found = slope_of(RECIPE.digest, "standard", runs, recipes | {RECIPE.digest: RECIPE})
+    assert found is not None
+    assert [round(budget.ratio, 1) for budget in found.budgets] == [0.5]

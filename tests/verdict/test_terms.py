@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from attnres_cli.records.comparison_terms import (
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
 from attnres_cli.report.comparison import facts_of, table_of
 from attnres_cli.verdict import labels
-from attnres_cli.verdict.judge import compare
+from attnres_cli.verdict.judge import compare, may_be_tuning
 from attnres_cli.verdict.registered import compared
 from attnres_cli.verdict.select import Runs, with_rates_alone
 
@@ -187,3 +188,23 @@ def test_a_worse_word_of_a_recipes_settings_heeds_what_they_may_miss(make_arm, f
         own = [ArmRecipe(BASE, DATA, BY_DESIGN, "attnres", TUNED, how)]
         found = compare(runs, facts, "standard", BY_DESIGN, own)
         assert found.arm("attnres").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "arm", "base", "side"),
+    [
+        ("better", math.inf, 0.029, ""),
+        ("better", 0.0, 0.03, "base"),
+        ("worse", 0.0, math.inf, ""),
+        ("equivalent", 0.009, 0.009, ""),
+        ("equivalent", 0.01, 0.0, "arm"),
+        ("equivalent", 0.0, math.inf, "base"),
+        ("non-inferior", math.inf, 0.009, ""),
+        ("non-inferior", 0.0, 0.01, "base"),
+        ("inconclusive", math.inf, math.inf, ""),
+    ],
+)
+def test_a_word_holds_if_it_would_with_what_tuning_may_have_missed(verdict, arm, base, side):
+    ends = {"better": (-0.05, -0.03), "equivalent": (-0.01, 0.01), "non-inferior": (-0.03, 0.01)}
+    found = may_be_tuning(verdict, ends.get(verdict, (0.01, 0.02)), arm, base, margin=0.02)
+    assert found == side

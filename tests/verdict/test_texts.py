@@ -159,3 +159,9 @@ def test_the_table_has_what_was_fixed_beforehand_and_one_for_each_size(on):
     found = on_texts([on("b", x=BETTER), fixed, extra, *large])
     assert [one.names for one in found] == [["b", "a"], ["b", "a"]]
     assert found[0].comparisons[1] is fixed
+
+
+def test_texts_do_not_differ_before_their_first_look(on):
+    few = {name: on(name, x=of[:3]) for name, of in (("a", BETTER), ("b", WORSE))}
+    (texts,) = on_texts([*few.values()])
+    assert [row.agreement for row in texts.rows] == ["open"]
