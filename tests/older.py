@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from attnres_cli.store.upgrade import BEFORE
+from attnres_cli.store.upgrade import BEFORE, PLACES
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
@@ -29,6 +29,6 @@ def statements(version: str) -> list[str]:
     """What takes it, in SQL."""
     return [
         *(f"DROP TABLE {table.name}" for table in BEFORE[version]),
-        "ALTER TABLE attnres_data DROP COLUMN name",
+        *(f"ALTER TABLE attnres_data DROP COLUMN {name}" for name in PLACES),
         f"UPDATE attnres_schema SET version_num = '{version}'",
     ]

@@ -288,7 +288,7 @@ def verify(
 
     store = options.opened(study)
     (record,) = chosen(store, study, [run])
-    recipe = store.recipe(record.recipe_digest)
+    recipe = store.recipe(record.recipe_digest, record.fingerprint)
     tokens = sources.load(recipe)
     plan, changed = second.plan(record, recipe, tokens)
     for name, old, new in changed:

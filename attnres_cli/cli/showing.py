@@ -229,7 +229,11 @@ class _Shown:
         if asked.against is None:
             more = []
             if not others and asked.form is Format.TABLE:
-                more = to_decide(first, held.store.recipe(first.recipe_digest), held.study)
+                more = to_decide(
+                    first,
+                    held.store.recipe(first.recipe_digest, first.data.fingerprint),
+                    held.study,
+                )
             self._put(lambda: report_of(comparisons), page, more)
         elif asked.against == PAPER:
             self._put(lambda: against.report_of(comparisons))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -201,12 +200,6 @@ class Data(Section):
         """Whether val_fraction is read: no other key says what validates, though file names may."""
         given = self.val_path is not None or self.val_split is not None
         return not given and self.source not in ("pointers", "permutations", "recall")
-
-    @property
-    def name(self) -> str | None:
-        """The last part of where the tokens lie that is no pattern; None without a path."""
-        parts = [] if self.path is None else Path(self.path).absolute().parts[1:]
-        return next((part for part in reversed(parts) if not {*"*?["} & {*part}), None)
 
     def fixed(self) -> dict[str, Any]:
         """What a recipe's digest sees: all that is set, but for places (of val_path whether it is

@@ -144,7 +144,8 @@ def check_weights(run_id: int, file: Path, written: str | None) -> None:
 
 def _config(store: Store, record: RunRecord) -> dict[str, Any]:
     """What the weights are of: the shape and the variant build the model, the rest made them."""
-    result, recipe = record.result, store.recipe(record.recipe_digest)
+    result = record.result
+    recipe = store.recipe(record.recipe_digest, record.fingerprint)
     assert result is not None
     facts = store.data(record.fingerprint)
     return {

@@ -58,7 +58,7 @@ def extend(place: Place, run_id: int, tokens: int, watcher: Watcher) -> RunRecor
     (record,) = store.runs(ids=[run_id])
     if record.status is not Status.COMPLETE or record.result is None:
         raise UsageError(f"run {run_id} is {record.status}: only what is complete can go on")
-    recipe = store.recipe(record.recipe_digest)
+    recipe = store.recipe(record.recipe_digest, record.fingerprint)
     own, data = longer(recipe, tokens), sources.load(recipe)
     plan, _ = verify.plan(record, recipe, data)
     (arm,) = plan.arms

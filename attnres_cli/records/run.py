@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.config.sections import TEXTS
@@ -72,7 +73,14 @@ class DataDescription:
     zlib_bits: float | None = None  # per byte of the validation text's first MiB; None: no text
     xz_bits: float | None = None
     split: str | None = None  # what trains and what validates, and what was left out
-    name: str | None = None  # of its file, folder or dataset, where a study holds one
+    path: str | None = None  # as the recipe has it, where a study keeps it
+    val_path: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The last part of its path that is no pattern; None without a path."""
+        parts = [] if self.path is None else Path(self.path).absolute().parts[1:]
+        return next((part for part in reversed(parts) if not {*"*?["} & {*part}), None)
 
     @property
     def called(self) -> str:

@@ -24,13 +24,13 @@ from attnres_cli.records.run import (
     RunSpec,
     Status,
 )
-from attnres_cli.store import postgres, rows, tables
+from attnres_cli.store import postgres, rows, tables, upgrade
 from attnres_cli.store.engine import readable
 from attnres_cli.store.holding import OF_RUNS
 from attnres_cli.store.queries import ARM_RECIPES
 from attnres_cli.store.reader import Reader
 from attnres_cli.store.retry import patient
-from attnres_cli.store.rows import Row, now
+from attnres_cli.store.rows import Row
 from attnres_cli.store.tables import recipes, runs
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _register(connection: Connection, found: Registration, recipe: Recipe) -> No
     trained = [recipe.of(arm) for arm in found.arms]
     of, alike = tables.registrations, _alike(connection, trained)
     query = select(of.c.digest).where(of.c.recipe_digest.in_(_alike(connection, [recipe])))
-    row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": now()}
+    row = {"recipe_digest": recipe.digest, "digest": found.digest, "made_at": rows.later(None)}
     _keep_recipe(connection, recipe)
     held = connection.execute(query).scalar()
     if held == found.digest:
@@ -227,11 +227,12 @@ def _keep(connection: Connection, table: Table, row: Mapping[str, object]) -> No
 
 def _keep_data(connection: Connection, facts: DataDescription, recipe: Recipe | None) -> None:
     """Put a description there; one by an older attnres is written anew."""
-    name = None if recipe is None else recipe.data.name
-    of, row = tables.data, asdict(facts) | {"name": name}
+    data = recipe and recipe.data
+    places = {name: getattr(data, name, None) for name in upgrade.PLACES}
+    of, row = tables.data, asdict(facts) | places
     _keep(connection, of, row)
     mine = update(of).where(of.c.fingerprint == facts.fingerprint)
-    connection.execute(mine.where(of.c.name.is_(None)).values(name=name))
+    connection.execute(mine.where(of.c.path.is_(None)).values(**places))
     connection.execute(mine.where(of.c.unigram_loss.is_(None)).values(**row))
 
 

@@ -224,11 +224,16 @@ class Reader:
         )
 
     @patient
-    def recipe(self, digest: str) -> Recipe:
-        """The resolved recipe of that digest."""
+    def recipe(self, digest: str, fingerprint: str = "") -> Recipe:
+        """The resolved recipe of that digest; with a fingerprint, of where these data lie."""
         query = select(recipes.c.resolved).where(recipes.c.digest == digest)
         with self._read() as connection:
-            return Recipe.model_validate(connection.execute(query).scalar_one())
+            found = Recipe.model_validate(connection.execute(query).scalar_one())
+            facts = queries.facts(connection, fingerprint) if fingerprint else None
+        if facts is None or facts.path is None:
+            return found
+        places = {name: getattr(facts, name) for name in upgrade.PLACES}
+        return found.model_copy(update={"data": found.data.model_copy(update=places)})
 
     @patient
     def recipes(self) -> dict[str, Recipe]:

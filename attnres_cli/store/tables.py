@@ -58,7 +58,8 @@ data = Table(
     Column("zlib_bits", Float),  # bits per byte of the validation text
     Column("xz_bits", Float),
     Column("split", Text),  # what trains and what validates, in words
-    Column("name", Text),  # of the file or folder, or of the dataset; null where there is none
+    Column("path", Text),  # as the recipe's data.path was typed; null where there is none
+    Column("val_path", Text),
 )
 
 runs = Table(

@@ -29,9 +29,11 @@ BEFORE = {
     "0012": (),
 }
 """The tables that older schemas lack: what runs answered to items, ratios of step times, how many
-seeds a table grows to, tables that were asked for, bytes of what is evaluated. All of them lack the
-names of data too.
+seeds a table grows to, tables that were asked for, bytes of what is evaluated. All of them lack
+where data lie too.
 """
+
+PLACES = ("path", "val_path")  # columns of data
 
 _OPTION = "attnres_schema"  # of an engine, where the study it reads is not of SCHEMA
 
@@ -61,15 +63,16 @@ def lacks(connection: Connection, table: Table) -> bool:
 
 
 def rows_of(connection: Connection, table: Table) -> Select[Any]:
-    """All columns of all rows; null is the name of data where a study has no such column."""
+    """All columns of all rows; null is where data lie if a study has no such columns."""
     if table is not data or is_current(connection):
         return select(table)
-    return select(*(null().label(c.name) if c is data.c.name else c for c in data.c))
+    return select(*(null().label(c.name) if c.name in PLACES else c for c in data.c))
 
 
 def upgrade(connection: Connection, version: str) -> None:
     """Make a study of one of BEFORE one of SCHEMA, in the transaction that is under way."""
     for table in BEFORE[version]:
         table.create(connection)
-    connection.execute(text("ALTER TABLE attnres_data ADD COLUMN name TEXT"))
+    for column in PLACES:
+        connection.execute(text(f"ALTER TABLE attnres_data ADD COLUMN {column} TEXT"))
     connection.execute(update(schema).values(version_num=SCHEMA))

@@ -108,6 +108,10 @@ def test_two_texts_of_one_recipe_stand_in_one_plan_and_are_called_by_their_names
     again = attnres.json("report", "--recipe", named[0], "--recipe", named[1])
     for table in (tables[-1], again):
         assert [text["name"] for text in table["texts"]] == ["text.txt", "prose.txt"]
+    for fingerprint in (table["data"]["fingerprint"] for table in found):  # each on its own text
+        runs = Store.open("attnres.db", create=False).runs()
+        run = next(run for run in runs if run.fingerprint == fingerprint)
+        assert attnres.json("verify", str(run.id))["equal"]
 
 
 N_RUNS = [10, 10, 94, 5]

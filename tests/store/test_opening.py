@@ -131,18 +131,25 @@ def test_a_published_study_of_an_older_schema_is_read_as_it_is_then_continued(
     assert store.plan(specs, facts)[-1].id == new.id + 1  # no number is given twice
 
 
-def test_what_data_are_called_is_kept_once_a_recipe_says_where_they_lie(
-    path: Path, tiny_recipe: Recipe
-):
+def test_where_data_lie_is_kept_with_them_once_a_recipe_says_so(path: Path, tiny_recipe: Recipe):
     store = Store.open(str(path), create=True)
     spec = RunSpec(tiny_recipe, "standard", 0, FACTS.fingerprint)
     store.plan([spec], FACTS)
     assert store.data(FACTS.fingerprint) == FACTS
 
-    for place in ("/corpora/english/", "elsewhere/prose"):
+    recipes = []
+    for place in ("/corpora/english/", "elsewhere/shards/*.txt"):
         data = Data(source="text", path=place)
-        store.plan([replace(spec, recipe=tiny_recipe.model_copy(update={"data": data}))], FACTS)
-        assert store.data(FACTS.fingerprint) == replace(FACTS, name="english")
+        recipes.append(tiny_recipe.model_copy(update={"data": data}))
+        store.plan([replace(spec, recipe=recipes[-1])], FACTS)  # the same text: moved
+        found = store.data(FACTS.fingerprint)
+        assert found == replace(FACTS, path="/corpora/english/")
+        assert found.name == "english"
+    assert replace(FACTS, path="elsewhere/shards/*.txt").name == "shards"
+    other = replace(FACTS, fingerprint="f" * 16)
+    store.plan([replace(spec, recipe=recipes[1], fingerprint=other.fingerprint)], other)
+    digest = recipes[0].digest  # of both: places are no part of it
+    assert [store.recipe(digest, each.fingerprint) for each in (FACTS, other)] == recipes
 
 
 def test_a_study_lies_under_the_name_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -84,7 +84,8 @@ def of_run(store: Store, record: RunRecord) -> Subject:
         raise UsageError(f"run {record.id} has diverged: it has nothing to answer")
     weights = kept_weights(store, record)
     assert record.result is not None
-    recipe, facts = store.recipe(record.recipe_digest), store.data(record.fingerprint)
+    recipe = store.recipe(record.recipe_digest, record.fingerprint)
+    facts = store.data(record.fingerprint)
 
     def build() -> Transformer:
         from safetensors.torch import load_model
