@@ -72,7 +72,7 @@ def compare(
     arms = _beside_whole(arms, table, by_arm)
     arms = [replace(arm, own=own_of.get(arm.variant)) for arm in arms]
     arms = [_withheld(arm, own_of, baseline, rules.margin) for arm in arms]
-    arms.sort(key=lambda arm: (arm.variant != baseline, math.isnan(arm.mean), arm.mean))
+    arms = _in_order(arms, baseline)
     return Comparison(
         recipe=(own[0].recipe if own else "") or records[0].recipe,
         recipe_digest=own[0].base_digest if own else records[0].recipe_digest,
@@ -296,6 +296,17 @@ def _beside_whole(
         else arm
         for arm in arms
     ]
+
+
+def _in_order(arms: Sequence[ArmResult], baseline: str) -> list[ArmResult]:
+    """The baseline, then by difference from it, as means may be over other seeds; diverged last."""
+    base = next((arm.mean for arm in arms if arm.variant == baseline), 0.0)
+
+    def place(arm: ArmResult) -> tuple[bool, bool, float]:
+        gap = arm.difference.mean if arm.difference else arm.mean - base
+        return arm.variant != baseline, math.isnan(arm.mean), gap
+
+    return sorted(arms, key=place)
 
 
 def may_be_tuning(

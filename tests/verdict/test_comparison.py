@@ -164,3 +164,11 @@ def test_versions_and_settings_are_listed_and_mixed_pairs_named(base, make_run, 
         "cpu fp32 compiled, 1 thread on Some CPU, depth mixing by eager",
         "cpu fp32 eager, 1 thread on Some CPU, depth mixing by eager",
     ]
+
+
+def test_arms_stand_in_order_of_their_differences_whichever_seeds_they_have(judge, make_arm):
+    base = [*BASE, 2.5, 2.6, 2.4]  # later seeds end higher
+    few, many = [loss - 0.05 - 0.001 * n for n, loss in enumerate(BASE)], [b - 0.2 for b in base]
+    many = [loss + 0.002 * (n % 3) for n, loss in enumerate(many)]
+    found = judge(make_arm("standard", *base), make_arm("few", *few), make_arm("many", *many))
+    assert [arm.variant for arm in found.arms] == ["standard", "many", "few"]
