@@ -250,7 +250,7 @@ def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
     found = []
     for number, rung in enumerate(recipe.ladder, 1):
         where = f"{origin}: ladder, size {number}" if origin else f"ladder, size {number}"
-        values = recipe.model_dump(exclude={"ladder", "slope", "regret"})
+        values = recipe.model_dump(exclude={"ladder", "slope"})
         arms: dict[str, dict[str, Any]] = {name: dict(changes) for name, changes in recipe.arms}
         values["arms"] = arms
         for key, value in rung:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -82,8 +83,7 @@ def text_of(recipe: Recipe, of_sizes: Sequence[Comparison | None]) -> str:
     lines = [f"# {part}" for line in told for part in wrap(line, 97, subsequent_indent="  ")]
     arms = list(dict.fromkeys(name for each in arms_of for name in each))
     top = recipe.model_dump(include={"description", "margin", "slope"}) | {"variants": arms}
-    if not recipe.ladder:
-        top["regret"] = _regrets(found)
+    top["regret"] = _regrets(found)
     lines += [f"{key}: {as_yaml(value)}" for key, value in top.items() if value]
     if recipe.ladder:
         lines.append("ladder:")
@@ -111,13 +111,14 @@ def _arms(found: Comparison) -> dict[str, dict[str, object]]:
 
 
 def _regrets(found: Sequence[Comparison]) -> dict[str, float | None]:
-    """How much tuning may have missed; None where its optimum is at an edge."""
-    return {
-        name: None if how.is_on_edge or how.regret is None else float(f"{how.regret:.2g}")
-        for each in found
-        for name, how in _tuned(each).items()
-        if how.rate_digest
-    }
+    """How much tuning may have missed, at the size where that is most; None where its optimum is at
+    an edge.
+    """
+    most: dict[str, float] = {}
+    for name, how in [pair for each in found for pair in _tuned(each).items()]:
+        if how.rate_digest:
+            most[name] = max(how.may_miss, most.get(name, 0.0))
+    return {name: float(f"{n:.2g}") if math.isfinite(n) else None for name, n in most.items()}
 
 
 def _tuned(found: Comparison) -> dict[str, Tuned]:

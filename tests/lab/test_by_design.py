@@ -14,7 +14,7 @@ import pytest
 import studies
 
 from attnres_cli.config.as_typed import overrides_of
-from attnres_cli.config.recipe import Recipe, load
+from attnres_cli.config.recipe import Recipe, load, rungs
 from attnres_cli.data import sources
 from attnres_cli.errors import SOME_FAILED
 from attnres_cli.lab.notebook import open_study
@@ -303,6 +303,8 @@ def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Pat
     mine = [run for run in store.runs() if run.recipe_digest in of_own and run.seed < 2]
     assert len({run.created_at for run in mine}) == 2  # one plan for each size: none joins later
     before = len(store.runs())
+    for size in rungs(load("grown-tuned.yaml")):  # what tuning may have missed comes along
+        assert dict(size.regret).keys() == {"standard", "attnres"}
     used = trained("grown-tuned.yaml")
     assert [losses(one) for one in used] == [losses(one) for one in tuned]
     assert len(Store.open("attnres.db", create=False).runs()) == before
