@@ -222,14 +222,16 @@ def _tell(asked: Comparing, found: Sequence[Comparison], whole: Recipe) -> None:
     from attnres_cli.report.table import joined
 
     (first, *others), study, is_planned = found, asked.study, asked.plan is not None
-    more = [] if others or is_planned else to_decide(first, whole, study)
+    margin = [] if asked.margin is None else ["--margin", asked.margin]
+    more = [] if others or is_planned else to_decide(first, whole, study, *margin)
     over = [] if asked.form is options.Format.CSV else texts.reports_of(found)  # other columns
     named = dict.fromkeys(f"{one.recipe_digest}@{one.data.fingerprint}" for one in found)
 
     def typed(*recipes: str) -> str:
         words = [word for name in recipes for word in ("--recipe", name)]
-        base = [] if len(recipes) > 1 else _baseline(first)
-        return shlex.join(["attnres", "report", *address.typed(study), *words, *base])
+        base = _baseline(first)
+        of_one = [] if len(recipes) > 1 else [*base, *margin]
+        return shlex.join(["attnres", "report", *address.typed(study), *words, *of_one])
 
     if len(asked.recipes or ()) > 1:
         more += [f"Details: {typed(name)} --notes" for name in named]
@@ -256,11 +258,14 @@ def _settings(asked: Comparing, of_sizes: Sequence[Sequence[Comparison]], whole:
     tuned = [one for one in found if one is not None]
     if not tuned or any(one.base is None for one in tuned):
         return
+    from attnres_cli.config.as_typed import plugins_typed
     from attnres_cli.lab import by_design
 
     match = [] if asked.match == "tokens" else ["--match", asked.match]
     path = by_design.write(whole, found, asked.study)
     words = ["attnres", "ablate", "--recipe", str(path), *address.typed(asked.study), *match]
+    words += ["--margin", asked.margin] if asked.margin else []
+    words += plugins_typed(arm.variant for arm in tuned[0].arms)
     note(f"settings by design written to {path}: {shlex.join([*words, *_baseline(tuned[0])])}")
 
 

@@ -102,6 +102,7 @@ class _Shown:
             asked.refuse("{} is of losses, --downstream of tasks", *of_losses)
             self._tasks(held, held.choose(*named))
         elif asked.scaling:
+            asked.refuse("{} is of one size, --scaling of all: leave one out", "--against")
             self._ladders(held.ladders(held.choose(*named)))
         elif asked.is_page and asked.against is None:
             self._comparisons(held, held.every(*named), others)
@@ -229,11 +230,9 @@ class _Shown:
         if asked.against is None:
             more = []
             if not others and asked.form is Format.TABLE:
-                more = to_decide(
-                    first,
-                    held.store.recipe(first.recipe_digest, first.data.fingerprint),
-                    held.study,
-                )
+                recipe = held.store.recipe(first.recipe_digest, first.data.fingerprint)
+                margin = [] if asked.margin is None else ["--margin", asked.margin]
+                more = to_decide(first, recipe, held.study, *margin)
             self._put(lambda: report_of(comparisons), page, more)
         elif asked.against == PAPER:
             self._put(lambda: against.report_of(comparisons))

@@ -62,6 +62,8 @@ def overrides_of(recipe: Recipe) -> tuple[str, list[str]] | None:
     mine, theirs = ((each.arms, each.optim.lr) for each in (recipe, shipped))
     if shipped.arms and mine != theirs:  # a rate for every design, beside which others are typed
         found = [f"optim.lr={recipe.optim.lr}"]
+    if shipped.ladder and not recipe.ladder:  # of one of its sizes
+        found.append("ladder=[]")
     before = settings(recipes.load(name, found))
     found += [
         typed(key, value) for key, value in settings(recipe).items() if value != before.get(key)

@@ -75,7 +75,7 @@ def _read(how: Callable[[], Any], origin: str) -> Any:
         return how()
     except RecipeError as error:
         raise RecipeError(f"{origin}: {error}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError) as error:
         raise RecipeError(f"{origin}: {_one_line(error)}") from None
 
 

@@ -18,6 +18,7 @@ from attnres_cli.lab.until_decided import Growing, Until, foreseen
 from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
 from attnres_cli.records.computed import first_of, may_agree, placed, settings_of
+from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import RunRecord
 from attnres_cli.store.optuna import make_tables
@@ -67,6 +68,8 @@ class Ablation:
         held, recipe = Store.existing(self.request.place.study), self.shared.recipe
         own = held.arm_recipes(recipe.digest, self.tokens.fingerprint) if held else []
         plan, records = self._matched(own), held.runs(curves=False) if held else []
+        if self.request.place.retry_failed:  # these are trained again
+            records = [record for record in records if not has_failed(record)]
         if self.request.until is not None:  # refused before anything is written
             self.request.until.fixed(held, self.shared, self.baseline)
         if grid.without(plan, records).missing and (note := _of_other_code(plan, records)):

@@ -153,8 +153,10 @@ def unanswerable(comparison: Comparison) -> str:
     return ""
 
 
-def to_decide(comparison: Comparison, recipe: Recipe | None, study: str) -> list[str]:
-    """What would decide an inconclusive arm, with the command; empty where nothing would."""
+def to_decide(comparison: Comparison, recipe: Recipe | None, study: str, *more: str) -> list[str]:
+    """What would decide an inconclusive arm, with the command, whose last words are `more`; empty
+    where nothing would.
+    """
     found, typed = deciding(comparison), None if recipe is None else overrides_of(recipe)
     if found is None or typed is None:
         return []
@@ -164,7 +166,7 @@ def to_decide(comparison: Comparison, recipe: Recipe | None, study: str) -> list
     return [
         f"To decide: {found.seeds} seeds find the difference that {arm.variant} seems to have with "
         f"80% power ({found.n_more} more{long}): "
-        f"{shlex.join([*words, *address.typed(study)])}"
+        f"{shlex.join([*words, *address.typed(study), *more])}"
     ]
 
 

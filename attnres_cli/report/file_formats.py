@@ -203,6 +203,8 @@ def escaped(text: str) -> str:
 
 def write(path: Path, content: bytes, option: str) -> None:
     """Make or replace a file in one step. Raises UsageError, naming `option`, if it cannot."""
+    if not path.name:
+        raise UsageError(f"{option} {path} is a folder: name a file in it")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

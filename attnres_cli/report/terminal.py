@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
@@ -41,6 +42,9 @@ class _Console(Console):
         mute(self.file)
 
 
+_COMMAND = re.compile(r": attnres [^`]*$")
+
+
 def print_report(report: Report, stream: TextIO) -> None:
     """Titles, tables, caveats, warnings and notes."""
     out = console(stream)
@@ -53,8 +57,8 @@ def print_report(report: Report, stream: TextIO) -> None:
             _print_table(out, table)
         caveats = [f"! {line}" for line in one.caveats]
         for lines, style in ((caveats, "yellow"), (one.warnings, "yellow"), (one.notes, "dim")):
-            for line in lines:
-                out.print(Text(line, style=style))
+            for line in lines:  # a command at the end of a line is copied whole
+                out.print(Text(line, style=style), soft_wrap=bool(_COMMAND.search(line)))
 
 
 def _print_table(out: Console, table: Table) -> None:

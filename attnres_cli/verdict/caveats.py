@@ -171,9 +171,13 @@ def _moving(comparison: Comparison) -> Iterator[str]:
         far.sort(key=lambda each: -each[0][0])
         ((share, name), first), *_ = far
         more = _named([arm for _, arm in far]).removeprefix(first)
+        arm = comparison.arm(first)
+        changes = getattr(arm.own.how, "changes", ()) if arm and arm.own else ()
+        scale = 10 * float(dict(changes).get(SCALE, 1))
+        advice = f"; try --set arms.{first}.{SCALE}={scale:g}, or --tune-lr"
         yield (
             f"still moving when training ended: {first} (its {name}, {share:.0%} of the way that "
-            f"the learning rate allows){more}; try --set arms.{first}.{SCALE}=10, or --tune-lr"
+            f"the learning rate allows){more}{'' if comparison.terms.is_tuned else advice}"
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from attnres_cli.config import address
-from attnres_cli.config.as_typed import ablate_typed, overrides_of
+from attnres_cli.config.as_typed import ablate_typed, overrides_of, plugins_typed
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.errors import StudyError
 from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED
@@ -151,7 +151,8 @@ def _runs(
 
 def too_few_runs(study: str, recipe: str, baseline: str, held: int) -> StudyError:
     """What to say where the baseline has too few runs."""
-    command = f"attnres ablate '{baseline}' --recipe {recipe} --seeds 5 --study {study}"
+    words = ["attnres", "ablate", baseline, "--recipe", recipe, "--seeds", "5"]
+    command = shlex.join([*words, *address.typed(study), *plugins_typed([baseline])])
     return StudyError(
         f"study {study} holds {plural(held or 'no', 'run')} of {baseline} under recipe {recipe} "
         f"that count, a noise floor takes two or more: `{command}`"

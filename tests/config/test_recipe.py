@@ -537,3 +537,13 @@ def test_settings_can_be_told_apart_also_where_they_are_lists():
     assert key == "optim.part_lr_scale.x0"
     again = recipes.load("kimi-tiny", [as_typed.typed(key, told[1][key])])
     assert again.digest == scaled.digest
+
+
+@pytest.mark.parametrize("name", ["budgets", "depth", "sizes", "gpt2"])
+def test_each_size_of_a_ladder_has_a_command_of_its_own(name: str):
+    whole = recipes.load(name)
+    for size in recipes.rungs(whole):
+        named, overrides = as_typed.overrides_of(size)
+        again = recipes.load(named, overrides)
+        assert (again.ladder, again.digest) == ((), size.digest)
+    assert as_typed.overrides_of(whole) == (name, [])

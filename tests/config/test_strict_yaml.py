@@ -75,3 +75,8 @@ def test_anything_but_plain_yaml_is_refused_in_one_line_that_says_where():
     for character in "\0", "\x07", "\ud800":
         assert "characters are not allowed" in refusal(f"a: {character}")
     assert "recursion" in refusal("[" * 20_000)
+
+
+@pytest.mark.parametrize("text", ["!!int abc", "!!int ''", "!!bool x", "!!timestamp 2020-13-45"])
+def test_a_value_of_another_type_than_it_says_is_refused(text: str):
+    assert refusal(f"a: {text}").startswith("recipe lab.yaml: ")

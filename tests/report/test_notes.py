@@ -64,6 +64,8 @@ def test_an_open_answer_says_what_would_decide_it_with_the_command(base, make_ar
     assert command == (
         f"attnres ablate standard attnres --recipe smoke --seeds {seeds} --study my.db"
     )
+    (line,) = to_decide(found, load("smoke"), "my.db", "--margin", "0.5")
+    assert line.endswith("--study my.db --margin 0.5")
     assert to_decide(found, None, "my.db") == to_decide(judge(base), load("smoke"), "") == []
 
 

@@ -20,6 +20,7 @@ from attnres_cli.report import comparison as reported
 from attnres_cli.report import progress
 from attnres_cli.report.file_formats import show
 from attnres_cli.report.plans import plan_of
+from attnres_cli.report.table import Report
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.numbers import duration
 from attnres_cli.verdict.rows import difference_text, loss_text
@@ -38,8 +39,12 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shown(found: Comparison | Plan, columns: int | None = None) -> str:
     """What is printed of a verdict or a plan where COLUMNS has that value, or none."""
-    out = io.StringIO()
     report = plan_of(found) if isinstance(found, Plan) else reported.report_of([found])
+    return shown_report(report, columns)
+
+
+def shown_report(report: Report, columns: int | None) -> str:
+    out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         if columns is not None:
             patch.setenv("COLUMNS", str(columns))
@@ -93,6 +98,14 @@ def test_a_verdict_fits_and_breaks_no_number_or_name_also_where_the_baselines_is
         assert whole in of_long
     named = make_arm("standard", 1.5, 1.6, recipe=("a [bold]b[/i] :smile:", "abcdef012345"))
     assert "ecipe a [bold]b[/i] :smile:, the same for every arm" in shown(judge(named))
+
+
+def test_a_command_at_the_end_of_a_line_is_one_line_however_narrow_a_terminal_is():
+    typed = "attnres ablate standard attnres --recipe smoke --set train.tokens=2k --seeds 12"
+    said = ["a sentence of many words, which are " * 5, f"To decide: 12 seeds: {typed}"]
+    text = shown_report(Report(title="", notes=said), 80)
+    assert typed in text
+    assert len(text.splitlines()) > 3
 
 
 def test_a_terminal_gets_colors_unless_no_color_is_set(comparison: Comparison, monkeypatch):

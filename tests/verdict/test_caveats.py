@@ -93,6 +93,9 @@ def test_designs_that_were_still_moving_are_named_with_what_to_type(base, make_a
     assert "still moving when training ended: hc (its static, 80% of the way" in told
     assert "allows), attnres; try" in told
     assert "--set arms.hc.optim.design_lr_scale=10" in told
+    tuned = replace(found, terms=Terms(is_tuned=True))
+    assert [line for line in qualifiers(tuned) if "way that the learning rate allows)" in line]
+    assert not [line for line in qualifiers(tuned) if "try --set arms" in line]
 
 
 @pytest.mark.parametrize(

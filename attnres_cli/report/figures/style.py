@@ -36,6 +36,7 @@ _SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "axes.titlesize": 10,
     "axes.labelsize": 10,
     "xtick.labelsize": 9,
