@@ -129,7 +129,10 @@ class Looks:
         if name in said:
             return self.recipe.of(name)
         parts = [part.name for part in variant.parse(name).parts]
-        lr = dict(said.get(parts[0], ())).get(LR, self.plan.recipe.optim.lr)
+        # Of a composition on standard the name begins with an add-on.
+        is_on_baseline = len(parts) > 1 and parts[0] in self.space.addons
+        stream = BASELINE if is_on_baseline else parts[0]
+        lr = dict(said.get(stream, ())).get(LR, self.plan.recipe.optim.lr)
         scales = {part: multiples.get(part, self._multiple(part)) for part in parts}
         scales = {part: scale for part, scale in scales.items() if self._adds(part)}
         alone = scales.get(parts[0], 1.0) if len(parts) == 1 else 1.0

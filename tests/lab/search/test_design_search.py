@@ -210,13 +210,14 @@ def settings_of(looks: Looks, name: str) -> tuple[float, float, dict[str, float]
         ("x0", (9e-3, 30.0, {})),
         ("delta+vres", (5e-3, 1.0, {"delta": 3.0, "vres": 10.0})),
         ("vres+x0", (8e-3, 1.0, {})),
+        ("vres:weights=shared", (7e-3, 10.0, {})),
         ("x0+vres:weights=shared", None),
     ],
 )
 def test_a_design_has_the_rate_of_its_stream_and_each_part_the_multiple_of_its_own(name, settings):
     looks = made()
     if settings is None:
-        name, settings = "vres:weights=shared+x0", (7e-3, 1.0, {"vres": 10.0, "x0": 30.0})
+        name, settings = "vres:weights=shared+x0", (6e-3, 1.0, {"vres": 10.0, "x0": 30.0})
     assert settings_of(looks, name) == settings
 
 
