@@ -139,9 +139,7 @@ def answer(
     if arm is not None and arm.verdict == "baseline":
         return f"{text}: it is {best} itself."
     if arm is None or arm.difference is None:
-        how = (
-            "not compared on fresh seeds yet" if compared is None else "compared without a verdict"
-        )
+        how = "not compared on fresh seeds yet" if arm is None else "compared without a verdict"
         return f"{text}: {best}, {how}."
     left = interval(arm.difference.mean, arm.interval, "+.4f")
     return f"{text}; tuned and on fresh seeds {best} ends {left}."

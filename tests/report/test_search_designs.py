@@ -1,0 +1,57 @@
+"""What a report of a search over designs says, of records made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import searches
+from comparisons import BASE, BETTER
+
+from attnres_cli.records.search_records import Designs, Search
+from attnres_cli.report.search_designs import report_of
+
+TOKENS = (1000, 4000)
+ABOUT = Designs(40, 1.0, TOKENS, "baseline0000", "settings0000")
+LOSSES = {"hc": (2.2, 1.6), "delta": (2.3, 1.65), "mudd": (2.4, None)}
+
+
+def looked(losses: Mapping[str, tuple[float, float | None]] = LOSSES, **changes: Any) -> Search:
+    """A search with a look, or two, at each design."""
+    trials = [
+        replace(
+            searches.trial(0, name, (6, 64, 4)),
+            dimensions={"n_layers": 6, "stream": name, "tokens": tokens},
+            recipe_digest=f"{name}{tokens}",
+            values=(loss,),
+        )
+        for name, found in losses.items()
+        for tokens, loss in zip(TOKENS, found, strict=True)
+        if loss is not None
+    ]
+    families = [searches.family("designs", trials, sampler="tpe")]
+    kept = {"designs": ABOUT, "budget": "params", "n_trials": 3, "first_seed": 1_000_100}
+    return searches.search(families, **kept | changes)
+
+
+def runs_of(search: Search) -> list[Any]:
+    """The runs of its looks, and of the baseline's."""
+    base = replace(search.families[0].trials[0], variant="standard", recipe_digest="baseline0000")
+    trials = [*search.families[0].trials, base]
+    return [searches.run(each, search.first_seed, each.values[0]) for each in trials]
+
+
+def test_a_best_design_that_was_never_compared_has_not_been_found_without_a_verdict(
+    make_arm, judge
+):
+    search = looked()
+    arms = make_arm("standard", *BASE), make_arm("delta", *BETTER)
+
+    def told(*compared: Any) -> str:
+        return report_of(search, runs_of(search), *compared).text[0]
+
+    for said in (told(), told(judge(*arms))):
+        assert said.endswith(": hc, not compared on fresh seeds yet.")
+    one_seed = judge(make_arm("standard", 1.5), make_arm("hc", 1.4))
+    assert told(one_seed).endswith(": hc, compared without a verdict.")
