@@ -40,6 +40,8 @@ def search_designs(asked: Searching) -> None:
     refuse(others, "--designs proposes by TPE: leave {} out")
     if asked.objective not in _GOALS:
         raise UsageError("--objective: " + unknown("objective", asked.objective, _GOALS))
+    if not (designs := (asked.designs or "").strip(" ;")):
+        raise UsageError("--designs names no design: type --designs all to search all of them")
 
     from attnres_cli.config.recipe import load
 
@@ -50,7 +52,7 @@ def search_designs(asked: Searching) -> None:
 
     if not asked.dry_run and launched(asked):
         return
-    text = "" if asked.designs == ALL else asked.designs or ""
+    text = "" if designs == ALL else asked.designs or ""
     terms = budget, asked.objective, asked.trials, asked.confirm, seeds
     with told_if_slow("still building designs of the space"):
         request = designing.make(loaded, text, *terms, asked.place(asked.workers))  # type: ignore[arg-type]

@@ -46,6 +46,11 @@ def test_what_does_not_go_with_designs_is_refused(words: list[str], told: str, a
     assert told in attnres.refuses("search", *SMALL, *words)
 
 
+@pytest.mark.parametrize("typed", ["", " ; "])
+def test_an_empty_space_is_not_all_designs(typed: str, attnres: Attnres):
+    assert "type --designs all" in attnres.refuses("search", "--designs", typed, *BRIEF)
+
+
 def test_a_space_without_a_legal_design_is_refused(attnres: Attnres):
     told = attnres.refuses("search", "--designs", "attnres:heads=5", *BRIEF)
     assert "no design of this space fits the recipe" in told
