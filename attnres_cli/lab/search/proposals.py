@@ -40,6 +40,8 @@ class Points:
     def __init__(self, points: Sequence[Point]) -> None:
         self.points = tuple(points)
         self.names = _searched(self.points)
+        if len({self._key(point.dimensions) for point in self.points}) < len(self.points):
+            self.names.append("n_layers")  # shapes that are alike but for their size
         columns = {name: [point.dimensions[name] for point in points] for name in self.names}
         self.distributions = {name: _distribution(values) for name, values in columns.items()}
         self.of_key = {self._key(point.dimensions): point for point in self.points}

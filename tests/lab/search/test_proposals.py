@@ -19,8 +19,8 @@ from attnres_cli.nn import variant
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def of(text: str) -> Points:
-    typed, asked = [variant.parse("attnres")], budget.parse(["params=2M"], 1)
+def of(text: str, spec: str = "attnres", size: str = "params=2M") -> Points:
+    typed, asked = [variant.parse(spec)], budget.parse([size], 1)
     return Points(points.grid(typed, space.parse(text, typed), asked, load("quick"), 256)[typed[0]])
 
 
@@ -53,6 +53,12 @@ def searched(
 
 def test_there_is_one_point_for_every_choice_of_parameters(wide: Points):
     assert len(wide.of_key) == len(wide) > 200
+
+
+def test_two_shapes_that_are_alike_but_for_their_depth_are_both_tried():
+    found = of("n_layers=20..32,heads_per_layer=1", "standard", "params=5M")
+    assert len(found.of_key) == len(found)
+    assert set(searched(found, "grid", len(found))) == set(found.points)
 
 
 def test_void_trials_have_tried_nothing():
