@@ -78,7 +78,8 @@ def make(
     """
     if recipe.ladder:
         raise UsageError(f"recipe {recipe.name} has a ladder of sizes: a search has one size")
-    if objective == "time" and stated(recipe) is None:
+    slope = stated(recipe) if objective == "time" else None
+    if objective == "time" and slope is None:
         raise UsageError(
             f"--objective time: recipe {recipe.name} states no slope, what tokens are worth; type "
             "--objective val_loss, or --set slope=0.2, in nats per e-fold of tokens"
@@ -101,6 +102,7 @@ def make(
         tokens=(n_tokens(shorter(whole)), n_tokens(whole)),
         baseline_digest=whole.digest,
         settings_digest=recipe.digest,
+        slope=slope.value if slope else None,
     )
     search = Search(
         name="",
@@ -160,11 +162,9 @@ def run(request: Request, watcher: Watcher) -> tuple[list[Comparison], int]:
         search = replace(search, designs=about)
         request = replace(request, search=search)
         family = _family(request, storage, alone)
-        slope = stated(looks.recipe) if search.objectives == ("time",) else None
-        runner = DesignRunner(
-            experiment, looks.plan, search, [family], slope=slope.value if slope else 0.0
-        )
-        if slope is not None:
+        slope = about.slope or 0.0
+        runner = DesignRunner(experiment, looks.plan, search, [family], slope=slope)
+        if slope:
             runner.baseline_step_s = _step_s(baseline)
         if request.place.retry_failed:
             runner.retry()

@@ -79,6 +79,7 @@ class Designs:
     baseline_digest: str  # of the recipe of the baseline's first look
     settings_digest: str  # of the recipe, with what it says of single designs
     compared_digest: str = ""  # of that under which the best are compared, once it is known
+    slope: float | None = None  # nats per e-fold of tokens, where looks are judged at equal time
 
 
 @dataclass(frozen=True)

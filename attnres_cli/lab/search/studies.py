@@ -45,6 +45,8 @@ def _defined(search: Search) -> dict[str, Any]:
         del held["designs"]
     else:
         del held["designs"]["compared_digest"]
+        if search.designs.slope is None:
+            del held["designs"]["slope"]
     return held
 
 

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, create_trial
 
 from attnres_cli.lab.search import studies
 from attnres_cli.lab.search.studies import name_of, of_other_code, open_study, read
-from attnres_cli.records.search_records import Search
+from attnres_cli.records.search_records import Designs, Search
 from attnres_cli.store.optuna import optuna_storage
 from attnres_cli.store.store import Store
 
@@ -32,6 +32,16 @@ def test_void_trials_are_left_out_and_extra_ones_marked(tmp_path: Path):
     (search,) = read(str(tmp_path / "study.db"))
     found = [(t.number, t.values, t.is_extra) for t in search.families[0].trials]
     assert found == [(0, (2.0,), False), (2, (2.5,), True)]
+
+
+def test_another_slope_is_another_search_and_without_one_names_are_as_they_were():
+    about = Designs(12, 1.0, (1, 4), "a" * 12, "b" * 12)
+
+    def named(designs: Designs) -> str:
+        return name_of(searches.search((), designs=designs, codes=("c",)), ["designs"])
+
+    assert named(about) == "fa542e8c"
+    assert len({named(replace(about, slope=slope)) for slope in (None, 0.1, 0.2)}) == 3
 
 
 def test_a_search_by_other_code_is_another_search_and_is_named(tmp_path: Path):
