@@ -22,6 +22,7 @@ MOST = 20
 """Effects in a table or a figure; JSON has all."""
 
 _LISTED = 10
+_AT_EQUAL = "Fresh seeds are compared at equal tokens, first looks at equal time."
 _SIZES = ("n_layers", "d_model", "n_heads", "d_ff", "aspect", "heads_per_layer", "tokens")
 
 
@@ -95,6 +96,7 @@ def report_of(
     trials = [trial for family in search.families for trial in family.trials]
     lost = sum(trial.state is State.FAILED for trial in trials)
     said = answer(search, designs, baseline, compared)
+    said += f" {_AT_EQUAL}" if _is_timed(search) else ""
     tables = [_table(search, designs, baseline)]
     tables += [effects_table(changed)] if changed else []
     head = asdict(search)
@@ -104,7 +106,8 @@ def report_of(
         text=[said],
         caveats=[
             "every loss of this table is of one seed: the lowest of many is lucky, and no verdict "
-            "rests on it"
+            "rests on it",
+            *_on_times(search, records),
         ],
         tables=tables,
         warnings=[f"{plural(lost, 'look')} failed"] if lost else [],
@@ -145,6 +148,24 @@ def answer(
     return f"{text}; tuned and on fresh seeds {best} ends {left}."
 
 
+def _is_timed(search: Search) -> bool:
+    return search.objectives == ("time",)
+
+
+def _on_times(search: Search, records: Sequence[RunRecord]) -> list[str]:
+    """What weakens losses at equal time."""
+    if not _is_timed(search):
+        return []
+    mine = {(t.recipe_digest, t.variant) for family in search.families for t in family.trials}
+    mine |= {(search.about.baseline_digest, "standard")}
+    at = [run for run in records if run.seed == search.first_seed]
+    looks = [run for run in at if (run.recipe_digest, run.variant) in mine]
+    on = sorted({run.result.settings.device_name for run in looks if run.result is not None})
+    several = f", on different machines: {', '.join(on)}" if len(on) > 1 else ""
+    what = "step times of looks are of single runs, beside whatever else the machine did"
+    return [what + several]
+
+
 def _table(search: Search, designs: Sequence[Tried], baseline: float | None) -> Table:
     short, whole = (f"{n:,} tokens" for n in search.about.tokens)
     heads = [Column("design", "name"), *columns(short, whole, "promised")]
@@ -155,7 +176,7 @@ def _table(search: Search, designs: Sequence[Tried], baseline: float | None) -> 
         gain = None if None in (losses[1], baseline) else each.loss - (baseline or 0.0)
         rows.append([each.variant, *cells, "-" if gain is None else f"{gain:+.4f}"])
     which = f"best {_LISTED} of {len(designs)}" if len(designs) > _LISTED else "all"
-    goal = "val_loss" if search.objectives == ("val_loss",) else "val_loss at equal time"
+    goal = "val_loss at equal time" if _is_timed(search) else "val_loss"
     return Table(f"first looks, {which}: {goal} in nats per token on one seed", heads, rows)
 
 

@@ -55,3 +55,23 @@ def test_a_best_design_that_was_never_compared_has_not_been_found_without_a_verd
         assert said.endswith(": hc, not compared on fresh seeds yet.")
     one_seed = judge(make_arm("standard", 1.5), make_arm("hc", 1.4))
     assert told(one_seed).endswith(": hc, compared without a verdict.")
+
+
+def test_a_search_at_equal_time_says_what_was_compared_at_equal_tokens_and_how_times_were_taken():
+    search = looked(objectives=("time",))
+    runs = runs_of(search)
+    another = replace(runs[0].result.settings, device_name="Another CPU")
+    mixed = [replace(runs[0], result=replace(runs[0].result, settings=another)), *runs[1:]]
+
+    told, apart, plain = (
+        report_of(search, runs),
+        report_of(search, mixed),
+        report_of(looked(), runs),
+    )
+
+    assert "Fresh seeds are compared at equal tokens, first looks at equal time." in told.text[0]
+    assert told.caveats[1].startswith("step times of looks are of single runs")
+    assert "different machines" not in told.caveats[1]
+    assert "on different machines: Another CPU, " in apart.caveats[1]
+    assert len(plain.caveats) == 1
+    assert "equal time" not in plain.text[0]
