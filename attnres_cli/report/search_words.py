@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from attnres_cli.records.search_records import Search, Trial, Value, n_asked
 from attnres_cli.report.table import capital, listed
-from attnres_cli.stats.pairs import paired
+from attnres_cli.stats.optima import Floats, above_zero, least_mean
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.numbers import interval, plural
 from attnres_cli.verdict.optima import Finding, Pair
@@ -137,21 +139,40 @@ def blocks(finding: Finding) -> list[str]:
                 if (value := shape.trial.options.get(key)) is not None:
                     best.setdefault(value, shape)
             if len(best) > 1 and not one.reason:
-                lines.append(f"{one.family.variant}, {word}: {_of_blocks(best)}.")
+                lines.append(
+                    f"{one.family.variant}, {word}: {_of_blocks(key, best, one.confirmed)}."
+                )
     return lines
 
 
-def _of_blocks(best: Mapping[Value, Shape]) -> str:
-    """`4 and 8 cannot be told apart; 1 is worse by 0.0300 [0.0100, 0.0500]`."""
-    first = next(iter(best.values()))  # the lowest of all
+def _of_blocks(key: str, best: Mapping[Value, Shape], confirmed: Sequence[Shape]) -> str:
+    """`4 and 8 cannot be told apart; 1 is worse than 4 by 0.0300, at least 0.0100 (...)`."""
     ordered = sorted(best.items(), key=lambda each: (isinstance(each[0], str), each[0]))
     alike = [str(value) for value, shape in ordered if shape.may_be_best]
     parts = [f"{listed(alike)} cannot be told apart" if len(alike) > 1 else f"{alike[0]} is best"]
     for value, shape in ordered:
         if not shape.may_be_best:
-            by = paired(*([each.fresh[n] for n in sorted(first.fresh)] for each in (shape, first)))
-            parts.append(f"{value} is worse by {interval(by.mean, by.ci95, '.4f')}")
+            parts.append(f"{value} is worse than {_worse(key, shape, confirmed)}")
     return "; ".join(parts)
+
+
+def _worse(key: str, shape: Shape, confirmed: Sequence[Shape]) -> str:
+    """What ruled a shape out, by how much, and the bound of that test: of the first look's choice
+    the test is against any other shape, corrected for their number.
+    """
+    choice, alpha = min(confirmed, key=lambda each: each.promised), ALPHA
+    others = [each for each in confirmed if each is not shape]
+    if choice is shape:
+        alpha /= len(others)
+        choice = min(others, key=lambda other: above_zero(_above(shape, other)))
+    gap = _above(shape, choice)
+    least = least_mean(gap, alpha)
+    by = f"{choice.trial.options[key]} by {gap.mean():.4f}, at least {least:.4f}"
+    return f"{by} (one-sided, 95%)"
+
+
+def _above(shape: Shape, other: Shape) -> Floats:
+    return np.array([shape.fresh[seed] - other.fresh[seed] for seed in sorted(other.fresh)])
 
 
 def qualified(finding: Finding) -> list[str]:

@@ -97,6 +97,13 @@ def above_zero(values: Floats) -> float:
     return float(scipy.special.stdtr(n - 1, -mean / (sd / math.sqrt(n))))
 
 
+def least_mean(values: Floats, alpha: float) -> float:
+    """The one-sided lower bound of the mean at 1 - alpha: above zero where `above_zero` < alpha."""
+    n = len(values)
+    error = float(values.std(ddof=1)) / math.sqrt(n)
+    return float(values.mean()) - float(scipy.special.stdtrit(n - 1, 1 - alpha)) * error
+
+
 def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Where the parabola through three points with ascending x is least; None: nowhere."""
     left, right = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy
 import searches
 
 from attnres_cli.records.run import Gate, RunRecord, Status
@@ -385,12 +386,40 @@ def test_a_searched_block_count_gets_a_line_of_its_own():
     )
     gap = np.mean([worse.fresh[seed] - best.fresh[seed] for seed in (1, 2, 3)])
     (line,) = [line for line in blocks(found) if line.startswith("attnres")]
-    assert line.startswith(f"attnres, block count: 4 is best; 2 is worse by {gap:.4f} [")
+    told = f"attnres, block count: 4 is best; 2 is worse than 4 by {gap:.4f}, at least 0."
+    assert line.startswith(told)
+    assert line.endswith("(one-sided, 95%).")
     by_size = find(edited(search, *others, dimensions={"n_blocks": "none"}), runs)
     (line,) = [line for line in blocks(by_size) if line.startswith("attnres")]
-    assert f"4 is best; none is worse by {gap:.4f} [" in line
+    assert f"4 is best; none is worse than 4 by {gap:.4f}, at least 0." in line
     alike = edited(search, *range(15), dimensions={"n_blocks": 4})
     assert blocks(find(alike, runs)) == []
+
+
+@pytest.mark.parametrize("is_choice", [False, True])
+def test_a_worse_block_count_has_the_bound_of_the_test_that_ruled_it_out(is_choice: bool):
+    """Against the first look's choice; of that choice against any other, corrected."""
+    search, runs = searches.valleys(noise=0.001)
+    search = edited(search, dimensions={"n_blocks": 2})
+    search = edited(
+        search, 6, dimensions={"n_blocks": 4}, **{"values": (1.0,)} if is_choice else {}
+    )
+    found = find(search, runs)
+    confirmed = found.optima[1].confirmed
+    worse = next(s for s in confirmed if s.trial.number == 6)
+    choice = min(confirmed, key=lambda s: s.promised)
+    against = [s for s in confirmed if s is not worse] if is_choice else [choice]
+
+    tests = [
+        scipy.stats.ttest_rel([*worse.fresh.values()], [*s.fresh.values()], alternative="greater")
+        for s in against
+    ]
+    test = min(tests, key=lambda each: each.pvalue)
+    least = test.confidence_interval(1 - ALPHA / len(against)).low
+    (line,) = [line for line in blocks(found) if line.startswith("attnres")]
+    assert (choice is worse) == is_choice
+    assert least > 0
+    assert f"4 is worse than 2 by 0.0280, at least {least:.4f} (one-sided, 95%)" in line
 
 
 def test_a_space_with_fewer_points_than_trials_lacks_none():
