@@ -139,7 +139,7 @@ def test_a_design_has_a_row_with_three_terms_and_its_word_of_before():
 def test_the_pages_on_tuning_have_what_their_studies_decide_and_quick_takes_it(tmp_path: Path):
     results = Path(__file__).parents[2] / "docs" / "results"
     recipe, settled = grid.named(load("quick")), set[str]()
-    for name in ("rates", "inputs"):
+    for name in ("rates", "inputs", "rest"):
         study = tmp_path / f"{name}.db"
         study.write_bytes(lzma.decompress((results / f"{name}.db.xz").read_bytes()))
         page = (results / f"{name}.md").read_text(encoding="utf-8")

@@ -167,7 +167,7 @@ def test_runs_that_diverged_or_were_computed_otherwise_are_left_out(
 
 
 def test_what_is_missing_is_one_line_with_what_to_type(tiny_recipe: Recipe, attnres: Attnres):
-    ablate = "`attnres ablate 'standard' --recipe"
+    ablate = "`attnres ablate standard --recipe"
     fill(Path("none.db"), tiny_recipe, {"attnres": [1.5, 1.6]})
     fill(Path("one.db"), tiny_recipe, {"standard": [1.5]})
     fill(STUDY, tiny_recipe, {"standard": [1.5, 1.6]})
