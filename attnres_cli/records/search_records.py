@@ -99,7 +99,7 @@ class Search:
     confirm_seeds: tuple[int, ...]  # of the best shapes, as asked for last
     n_trials: int  # asked for, per family
     families: tuple[Family, ...]
-    earlier_seeds: tuple[int, ...] = ()  # as asked for before
+    earlier_seeds: tuple[int, ...] = ()  # as asked for before, also those asked for again
     codes: tuple[str, ...] = ()  # digests of the code of its designs; none where not known
     designs: Designs | None = None  # of a search over designs
 

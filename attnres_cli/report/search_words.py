@@ -187,6 +187,11 @@ def qualified(finding: Finding) -> list[str]:
         done = one.counts["complete"]
         if done < (n := n_asked(search, one.family)):
             told.append(f"{one.family.variant}: {done} of {plural(n, 'trial')} complete")
+    if again := [seed for seed in search.confirm_seeds if seed in search.earlier_seeds]:
+        told.append(
+            f"fresh seeds {', '.join(map(str, again))} were looked at before: errors of 5% are of "
+            "one look (7.7% after one follow-up, simulated)"
+        )
     if lost:
         are = "is" if lost == 1 else "are"
         told.append(f"{plural(lost, 'run')} failed or diverged, and {are} in no verdict")

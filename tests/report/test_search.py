@@ -128,6 +128,16 @@ def test_optima_that_cannot_be_told_apart_have_a_shape_for_both_or_seeds_that_wo
     assert f"About {near.pairs[0].needed} fresh seeds would tell." in answer(near)
 
 
+def test_seeds_that_were_looked_at_before_are_a_caveat():
+    search, runs = searches.valleys()
+    again = replace(search, earlier_seeds=(1, 2))
+
+    (told,) = [line for line in qualified(find(again, runs)) if "looked at before" in line]
+    assert told.startswith("fresh seeds 1, 2 were looked at before: errors of 5% are of one look")
+    assert find(again, runs).search.confirm_seeds == (1, 2, 3)
+    assert "looked at before" not in "\n".join(qualified(find(search, runs)))
+
+
 def test_optima_at_one_shape_never_differ_whatever_options_the_first_look_chose():
     """Fresh seeds find a design best where the other is, with options that looked worse at first:
     the test, which takes the first look's, would rule that shape out.

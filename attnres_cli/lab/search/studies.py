@@ -85,13 +85,15 @@ def open_study(storage: RDBStorage, search: Search, variants: Sequence[str], spe
 
 
 def keep_asked(study: Study, search: Search, sampler: str) -> None:
-    """Record what was asked last: trials, confirmation seeds, and the sampler if one is named."""
+    """Record what was asked last: trials, confirmation seeds, and the sampler if one is named. What
+    was asked before stays: seeds, also those that are asked for again beside others.
+    """
     before = study.user_attrs.get(_ASKED, {})
     asked = {
         "n_trials": search.n_trials,
         "confirm_seeds": list(search.confirm_seeds),
         "sampler": sampler or before.get("sampler", ""),
-        "earlier_seeds": [n for n in _seeds_of(before) if n not in search.confirm_seeds],
+        "earlier_seeds": _earlier_seeds(before, search),
     }
     if search.designs is not None:
         asked["compared_digest"] = search.designs.compared_digest
@@ -146,6 +148,7 @@ def _search(studies: Mapping[str, Study]) -> Search:
     # A command may have died before it told all: the study that says the most is right.
     seeds: list[int] = max((each.get("confirm_seeds", []) for each in asked), key=len, default=[])
     ever = dict.fromkeys(seed for each in asked for seed in _seeds_of(each))
+    again = {seed for each in asked for seed in each.get("earlier_seeds", ())}
     known = {field.name for field in fields(Search)} & defined.keys()
     kept: dict[str, Any] = {
         key: tuple(v) if isinstance(v := defined[key], list) else v for key in known
@@ -158,9 +161,16 @@ def _search(studies: Mapping[str, Study]) -> Search:
         **kept,
         n_trials=max((each.get("n_trials", 0) for each in asked), default=0),
         confirm_seeds=tuple(seeds),
-        earlier_seeds=tuple(seed for seed in ever if seed not in seeds),
+        earlier_seeds=tuple(seed for seed in ever if seed in again or seed not in seeds),
         families=tuple(_family(spec, study) for spec, study in found.items()),
     )
+
+
+def _earlier_seeds(before: Mapping[str, Any], search: Search) -> list[int]:
+    """The seeds of other commands than this one."""
+    if before.get("confirm_seeds") == list(search.confirm_seeds):
+        return list(before.get("earlier_seeds", ()))
+    return _seeds_of(before)
 
 
 def _seeds_of(asked: Mapping[str, Any]) -> list[int]:

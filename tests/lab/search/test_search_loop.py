@@ -221,7 +221,7 @@ def test_seeds_that_were_trained_stay_in_the_verdict_whichever_are_typed_later(c
         studies.keep_asked(kept, replace(SEARCH, confirm_seeds=seeds), "grid: all")
 
     found = made.found
-    assert (found.confirm_seeds, found.earlier_seeds) == ((2, 3), (1,))
+    assert (found.confirm_seeds, found.earlier_seeds) == ((2, 3), (1, 2))
     shape = found.families[0].trials[0]
     held = (shape.recipe_digest, shape.variant)
     assert fresh_seeds(found, {(*held, 1, found.fingerprint, "")}) == (1, 2, 3)
