@@ -17,7 +17,7 @@ Identity = tuple[str, str, int, str, str]
 
 UNKNOWN = Code()
 FIRST_TUNING_SEED = 1_000_000  # seeds from here up tune learning rates, and are never compared
-FIRST_LOOK_SEED = FIRST_TUNING_SEED + 100  # of designs that a search looks at
+FIRST_LOOK_SEED = FIRST_TUNING_SEED + 100  # of designs, and rates of parts, that a search looks at
 WEIGHTS = "weights*.safetensors"  # a run's final weights in its folder, see `weights_file`
 
 

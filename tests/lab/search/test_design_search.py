@@ -191,7 +191,7 @@ def test_a_search_in_which_everything_fails_ends(designs):
 
 
 def test_first_looks_are_in_no_comparison():
-    """Nor do they tune: what chose a design never judges it."""
+    """Nor do they tune: what chose a design, or the rate of a part, never judges it."""
     assert FIRST_LOOK_SEED >= FIRST_TUNING_SEED
     assert FIRST_LOOK_SEED not in protocol.SEEDS
 
