@@ -28,6 +28,7 @@ EXTRA = "extra"
 """Of a trial beyond those asked for: a shape that was best for another variant."""
 
 _DEFINED, _ASKED, _RUN = "attnres", "attnres_asked", "attnres_run"
+_BEFORE = "; before: "  # in the text that names a sampler
 _STATES = {
     "RUNNING": State.RUNNING,
     "WAITING": State.RUNNING,
@@ -92,7 +93,7 @@ def keep_asked(study: Study, search: Search, sampler: str) -> None:
     asked = {
         "n_trials": search.n_trials,
         "confirm_seeds": list(search.confirm_seeds),
-        "sampler": sampler or before.get("sampler", ""),
+        "sampler": _samplers(before.get("sampler", ""), sampler),
         "earlier_seeds": _earlier_seeds(before, search),
     }
     if search.designs is not None:
@@ -164,6 +165,18 @@ def _search(studies: Mapping[str, Study]) -> Search:
         earlier_seeds=tuple(seed for seed in ever if seed in again or seed not in seeds),
         families=tuple(_family(spec, study) for spec, study in found.items()),
     )
+
+
+def _samplers(before: str, now: str) -> str:
+    """The sampler with its reason, and the names of others that proposed before it: `gp: as asked;
+    before: tpe`.
+    """
+    if not now or not before:
+        return now or before
+    last, _, earlier = before.partition(_BEFORE)
+    kinds = dict.fromkeys([*filter(None, earlier.split(", ")), last.partition(":")[0]])
+    others = [kind for kind in kinds if kind != now.partition(":")[0]]
+    return now + (f"{_BEFORE}{', '.join(others)}" if others else "")
 
 
 def _earlier_seeds(before: Mapping[str, Any], search: Search) -> list[int]:

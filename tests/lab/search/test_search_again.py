@@ -103,6 +103,14 @@ def test_a_failed_shape_that_was_best_for_another_design_is_listed_and_tried_aga
     assert listed(again) == []
 
 
+def test_samplers_that_proposed_before_the_last_are_named(bench):
+    done = bench(n_trials=1, kind="grid").run()
+    study = done.families[0].study
+    for told in ("tpe: 4 points", "gp: 4 points", "gp: 5 points", "tpe: 6 points", ""):
+        studies.keep_asked(study, done.search, told)
+    assert done.found.families[0].sampler == "tpe: 6 points; before: grid, gp"
+
+
 def test_the_sampler_shown_is_the_last_that_had_something_to_propose(bench):
     done = bench(n_trials=1, kind="grid").run()
     studies.keep_asked(done.families[0].study, done.search, "")
