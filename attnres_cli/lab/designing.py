@@ -17,13 +17,13 @@ from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.search import studies
 from attnres_cli.lab.search.design_family import DesignFamily, DesignPoints, DesignRunner
 from attnres_cli.lab.search.design_proposals import TOP, Seen, proposed
-from attnres_cli.lab.search.designs import MOST_COUNTED, parse
+from attnres_cli.lab.search.designs import parse
 from attnres_cli.lab.search.looks import BASELINE, MULTIPLES, SHARE, Looks, shorter
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.records.comparison_terms import Match
 from attnres_cli.records.plan import Arm, Plan, n_tokens
 from attnres_cli.records.run import FIRST_LOOK_SEED, RunRecord
-from attnres_cli.records.search_records import Designs, Search
+from attnres_cli.records.search_records import MOST_COUNTED, Designs, Search
 from attnres_cli.store.optuna import Turn, asking, optuna_storage, turns
 from attnres_cli.store.store import Store
 from attnres_cli.verdict.comparison import Comparison
@@ -50,9 +50,7 @@ class Request:
     @property
     def n_looks(self) -> tuple[int, int]:
         """How many there are, of a quarter of the tokens and of all."""
-        about, n = self.search.about, self.search.n_trials
-        if about.size <= MOST_COUNTED:
-            n = min(n, max(1, round(about.size * about.legal)))
+        n = self.search.about.n_of(self.search.n_trials)
         return n, max(1, n // SHARE)
 
     @property

@@ -16,6 +16,8 @@ Cell = tuple[Value | None, ...]  # the sizes of a shape, None for one that was n
 _SIZES = ("n_layers", "d_model", "n_heads", "mlp_ratio", "params")
 """What trials of one shape share. d_ff takes up what a variant's own parameters change."""
 _NOT_OPTIONS = {*_SIZES[:3], "d_ff", "aspect", "heads_per_layer", "tokens"}
+MOST_COUNTED = 2_000
+"""Combinations of designs up to which legal ones are counted; of more, a share is drawn."""
 _POINTS = re.compile(r"(\d+) points?\b")  # in the text that names a family's sampler
 
 
@@ -80,6 +82,11 @@ class Designs:
     settings_digest: str  # of the recipe, with what it says of single designs
     compared_digest: str = ""  # of that under which the best are compared, once it is known
     slope: float | None = None  # nats per e-fold of tokens, where looks are judged at equal time
+
+    def n_of(self, n_trials: int) -> int:
+        """How many designs so many trials can have, which are no more than are legal."""
+        n_legal = max(1, round(self.size * self.legal))
+        return min(n_trials, n_legal) if self.size <= MOST_COUNTED else n_trials
 
 
 @dataclass(frozen=True)

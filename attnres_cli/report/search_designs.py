@@ -195,16 +195,24 @@ def _notes(search: Search, designs: Sequence[Tried]) -> list[str]:
     about = search.about
     short, whole = (f"{n:,}" for n in about.tokens)
     n_whole = sum(each.whole is not None for each in designs)
-    fresh = ", ".join(map(str, search.confirm_seeds)) or "none"
-    return [
-        f"{len(designs)} of {search.n_trials} designs tried, {n_whole} of them with all tokens; "
+    again = [seed for seed in search.earlier_seeds if seed not in search.confirm_seeds]
+    before = [f"{_seeds(again)} asked for before"] if again else []
+    fresh = "; ".join([*filter(None, [_seeds(search.confirm_seeds)]), *before])
+    n = max(len(designs), about.n_of(search.n_trials))
+    told = [
+        f"{len(designs)} of {n} designs tried, {n_whole} of them with all tokens; "
         f"{about.legal:.0%} of {about.size:,} combinations are legal",
         f"first look: seed {search.first_seed}, {short} tokens; the best quarter then {whole}; "
         f"sampler {search.families[0].sampler}",
         f"learning rate: {search.learning_rate}",
-        f"fresh seeds: {fresh}, which chose nothing; the comparison's table judges",
+        f"fresh seeds: {fresh}, which chose nothing; the comparison's table judges" * bool(fresh),
         f"{search.recipe} ({search.recipe_digest}) on data {search.fingerprint}",
     ]
+    return [line for line in told if line]
+
+
+def _seeds(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def name_of(effect: Effect) -> str:

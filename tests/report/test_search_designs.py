@@ -75,3 +75,23 @@ def test_a_search_at_equal_time_says_what_was_compared_at_equal_tokens_and_how_t
     assert "on different machines: Another CPU, " in apart.caveats[1]
     assert len(plain.caveats) == 1
     assert "equal time" not in plain.text[0]
+
+
+def noted(search: Search) -> str:
+    return "\n".join(report_of(search, []).notes)
+
+
+def test_notes_count_the_designs_that_there_are():
+    few = replace(ABOUT, size=6, legal=0.5)
+    assert "3 of 3 designs tried" in noted(looked(designs=few, n_trials=40))
+    assert "3 of 30 designs tried" in noted(looked(n_trials=30))
+    assert "3 of 40 designs tried" in noted(looked(n_trials=90))
+    many = replace(ABOUT, size=5000, legal=0.001)
+    assert "3 of 90 designs tried" in noted(looked(designs=many, n_trials=90))
+
+
+def test_notes_name_all_fresh_seeds_and_none_where_there_are_none():
+    more = noted(looked(confirm_seeds=(1, 2), earlier_seeds=(1, 2, 3, 4)))
+    assert "fresh seeds: 1, 2; 3, 4 asked for before, which chose nothing" in more
+    assert "fresh seeds: 1, 2, which chose nothing" in noted(looked(confirm_seeds=(1, 2)))
+    assert "fresh seeds" not in noted(looked(confirm_seeds=()))

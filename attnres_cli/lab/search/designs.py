@@ -27,6 +27,7 @@ from attnres_cli.errors import UsageError, VariantError, unknown
 from attnres_cli.nn import variant
 from attnres_cli.nn.addon import Addon
 from attnres_cli.nn.residual import Value, registry
+from attnres_cli.records.search_records import MOST_COUNTED
 
 Choices = dict[str, Value]
 """What one design has: `stream`, `addon 1` and `addon 2` by name ("none" without), and the searched
@@ -38,8 +39,6 @@ NameOf = Callable[[Choices], str | None]
 NONE = "none"
 SLOTS = ("addon 1", "addon 2")
 _WHOLE = (1, 2, 4, 8)
-MOST_COUNTED = 2_000
-"""Combinations up to which those that are legal are counted; of more, a share is drawn."""
 _DRAWN = 500
 _EXAMPLE = "such as --designs 'attnres:norm=*,heads=1|4;+vres|+x0'"
 
