@@ -42,7 +42,7 @@ class _Console(Console):
         mute(self.file)
 
 
-_COMMAND = re.compile(r": attnres [^`]*$")
+_COMMAND = re.compile(r": attnres (ablate|bench|evaluate|plan|report|runs|search) [^`]*$")
 
 
 def print_report(report: Report, stream: TextIO) -> None:
