@@ -51,7 +51,7 @@ class _File(_Said):
 
 class Registration(_Said):
     """Arms (the baseline among them), seeds, metric and test of one recipe; of as many texts as
-    differ in where they lie alone, None for one.
+    differ only in where they lie, None for one.
     """
 
     recipe_digest: str
@@ -96,8 +96,7 @@ def read(path: str, canonical: Canonical) -> list[tuple[Registration, Recipe]]:
         raise RecipeError(f"{origin}: two of its comparisons have the same recipe: write one")
     if len({said.digest for said, _ in found}) > len({recipe.digest for _, recipe in found}):
         raise RecipeError(
-            f"{origin}: two texts that differ in data.path alone need the same arms, seeds and "
-            "words"
+            f"{origin}: two texts that differ only in data.path need the same arms, seeds and words"
         )
     n = Counter(recipe.digest for _, recipe in found)
     texts = {digest: many for digest, many in n.items() if many > 1}

@@ -190,7 +190,7 @@ def qualified(finding: Finding) -> list[str]:
     if again := [seed for seed in search.confirm_seeds if seed in search.earlier_seeds]:
         told.append(
             f"fresh seeds {', '.join(map(str, again))} were looked at before: errors of 5% are of "
-            "one look (7.7% after one follow-up, simulated)"
+            "one look, and are more with each further one"
         )
     if lost:
         are = "is" if lost == 1 else "are"

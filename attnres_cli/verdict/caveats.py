@@ -17,7 +17,7 @@ from attnres_cli.verdict import labels
 from attnres_cli.verdict.codes import left_out
 from attnres_cli.verdict.comparison import ArmResult, Comparison, ended_how
 from attnres_cli.verdict.numbers import plural, spans
-from attnres_cli.verdict.registered import EXPLORATORY
+from attnres_cli.verdict.registered import is_exploratory
 from attnres_cli.verdict.rows import difference_text
 
 _LARGEST_RATE = 0.5  # beyond it a bound says nothing
@@ -67,16 +67,15 @@ def n_read(comparison: Comparison, shown: Sequence[Comparison]) -> int:
     """How many tables are read together with one, itself included. No exploratory one changes what
     was registered: beside a registered one they do not count.
     """
-    is_fixed = not comparison.registered.startswith(EXPLORATORY)
-    return sum(not (is_fixed and each.registered.startswith(EXPLORATORY)) for each in shown)
+    is_fixed = not is_exploratory(comparison)
+    return sum(not (is_fixed and is_exploratory(each)) for each in shown)
 
 
 def _fixed(comparison: Comparison, n_tables: int) -> Iterator[str]:
     """What was not fixed before the first run, and over how many tables one reads."""
-    is_exploratory = comparison.registered.startswith(EXPLORATORY)
-    if is_exploratory:
+    if is_exploratory(comparison):
         yield comparison.registered
-    if is_exploratory or not comparison.registered:
+    if is_exploratory(comparison) or not comparison.registered:
         n_tables = max(n_tables, comparison.n_asked)
     if n_tables > 1:
         rate = ALPHA * n_tables

@@ -16,7 +16,7 @@ from attnres_cli.records.comparison_terms import Match
 from attnres_cli.stats.pairs import apart
 from attnres_cli.stats.sequential import ALPHA
 from attnres_cli.verdict.comparison import ArmResult, Comparison
-from attnres_cli.verdict.registered import EXPLORATORY
+from attnres_cli.verdict.registered import is_exploratory
 
 Agreement = Literal["agree", "other size", "differ", "open"]
 """agree: one word on all texts, and no text shown to be apart from another. other size: one word
@@ -69,7 +69,7 @@ def on_texts(comparisons: Sequence[Comparison]) -> list[Texts]:
     not alike. None without a design beside the baseline.
     """
     groups: dict[tuple[Match, str, int, int, int], dict[str, Comparison]] = {}
-    for one in sorted(comparisons, key=lambda one: not one.registered.startswith(EXPLORATORY)):
+    for one in sorted(comparisons, key=lambda one: not is_exploratory(one)):
         if one.base is None or one.terms.rate_only:
             continue
         size = one.base.n_params, one.base.tokens
