@@ -158,12 +158,12 @@ def test_a_process_compiles_every_arm_however_many_there_are(
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    monkeypatch.setattr(torch.compiler.config, "recompile_limit", 1)  # 8, and nine arms are slow
     torch.compiler.reset()
     arms = ["standard", "attnres", "attnres:norm=sigmoid"]
 
-    for arm in arms:
-        lab.trainer(arm, settings=COMPILED, model={"n_layers": 1}).step(0)
+    with torch.compiler.config.patch(recompile_limit=1):  # 8, and nine arms are slow
+        for arm in arms:
+            lab.trainer(arm, settings=COMPILED, model={"n_layers": 1}).step(0)
 
     torch.compiler.reset()
     assert len(graphs) == len(arms)
