@@ -203,6 +203,17 @@ def slow_unet(model: Transformer, x: Tensor) -> Tensor:
     return x
 
 
+def slow_backout(model: Transformer, x: Tensor) -> Tensor:
+    """nanochat's loop: the stream after block n_layer // 2, counted from 0, is kept."""
+    n = model.shape.n_layers
+    for i in range(n):
+        for f in model.sublayers[2 * i : 2 * i + 2]:
+            x = x + f(x)
+        if i == n // 2:
+            kept = x
+    return x - model.residual.weight * kept
+
+
 @pytest.mark.parametrize(
     ("spec", "slow", "n_layers"),
     [
@@ -241,6 +252,9 @@ def slow_unet(model: Transformer, x: Tensor) -> Tensor:
         ("unet", slow_unet, 2),
         ("unet", slow_unet, 3),
         ("unet", slow_unet, 4),
+        ("backout", slow_backout, 2),
+        ("backout", slow_backout, 3),
+        ("backout", slow_backout, 4),
     ],
 )
 def test_values_and_gradients_equal_a_slow_loop_from_the_paper(
@@ -250,7 +264,7 @@ def test_values_and_gradients_equal_a_slow_loop_from_the_paper(
     equals_slow_loop(model, tokens_of(1, 2), slow)
 
 
-def test_gpas_scales_each_layers_stream_forward_and_not_its_gradient(tiny_shape: Shape):
+def test_gpas_scales_the_stream_after_each_sum_forward_and_not_its_gradient(tiny_shape: Shape):
     model, tokens = perturbed("gpas", tiny_shape), tokens_of(1, 2)
     x = model.embedded(tokens).detach().requires_grad_()
     h, state = x, model.residual.start(x)
@@ -259,9 +273,8 @@ def test_gpas_scales_each_layers_stream_forward_and_not_its_gradient(tiny_shape:
         close(read, h)
         state = model.residual.write(state, l, f(read))
         h = h + f(h)
-        if l % 2 == 0:
-            a = model.residual.gate[l // 2 - 1]
-            h = h - a * torch.sigmoid(a) * h.detach()
+        a = model.residual.gate[(l - 1) // 2]
+        h = h - a * torch.sigmoid(a) * h.detach()
     close(model.residual.finish(state), h)
     one = torch.autograd.grad(model.residual.finish(state).sum(), x, retain_graph=True)[0]
     close(one, torch.autograd.grad(h.sum(), x)[0])
