@@ -101,9 +101,19 @@ class Reporting:
             "--figures": self.figures,
             "--baseline": self.baseline != "standard",
             "--code": self.code,
+            "--recipe": self.recipes,
+            "--format": self.form is not options.Format.TABLE,
+            "--output": self.output,
             "VARIANT": self.variants,
         }
         options.refuse({option: typed[option] for option in of}, why)
+
+
+_OF_REPORTS = (
+    *("VARIANT", "--recipe", "--baseline", "--margin", "--format", "--output", "--figures"),
+    *("--against", "--scaling", "--downstream", "--code"),
+)
+"""What asks for a report."""
 
 
 @options.takes(Reporting)
@@ -118,6 +128,7 @@ def report(asked: Reporting) -> None:
     from attnres_cli.cli import showing
 
     if asked.preregister is not None:
+        asked.refuse("--preregister only fixes a plan: leave {} out", *_OF_REPORTS)
         showing.preregister(asked.preregister, asked.study)
     else:
         showing.write(asked)

@@ -103,8 +103,10 @@ def line_of(plan: Plan, title: str = "") -> str:
 def _runs(plan: Plan) -> str:
     """`21 runs (3 arms x 7 seeds)`."""
     arms = len({arm.variant for arm in plan.arms})
-    rates = len(plan.arms) // arms
-    grid = f"{rates} learning rates x " if rates > 1 else ""
+    each = len(plan.arms) // arms
+    rates = len({(arm.variant, plan.recipe_of(arm).optim.lr) for arm in plan.arms})
+    what = "learning rates" if rates == len(plan.arms) else "settings"
+    grid = f"{each} {what} x " if each > 1 else ""
     runs = plural(len(plan.arms) * len(plan.seeds), "run")
     return f"{runs} ({plural(arms, 'arm')} x {grid}{plural(len(plan.seeds), 'seed')})"
 

@@ -65,6 +65,15 @@ def test_what_is_fixed_is_kept_with_its_digest_and_another_is_refused(
     assert kept() == [found]
 
 
+@pytest.mark.parametrize(
+    "more", [("attnres",), ("--format", "json"), ("--baseline", "attnres"), ("--output", "a.txt")]
+)
+def test_it_refuses_what_asks_for_a_report_instead_of_forgetting_it(
+    more: tuple[str, ...], attnres: Attnres
+):
+    assert "--preregister only fixes a plan: leave" in attnres.refuses(*REGISTER, *more)
+
+
 def test_it_is_refused_once_runs_of_the_recipe_are_there(attnres: Attnres, recipe: Recipe):
     fill(STUDY, recipe, {"standard": [1.5]})
     assert "holds runs of recipe smoke" in attnres.refuses(*REGISTER)

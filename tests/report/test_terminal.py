@@ -19,7 +19,7 @@ from attnres_cli.records.run import Event, RunRecord, Settings, Status
 from attnres_cli.report import comparison as reported
 from attnres_cli.report import progress
 from attnres_cli.report.file_formats import show
-from attnres_cli.report.plans import plan_of
+from attnres_cli.report.plans import line_of, plan_of
 from attnres_cli.report.table import Report
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.numbers import duration
@@ -153,6 +153,22 @@ def test_a_plan_fits_and_says_what_it_trains_and_compiles_in_what_time(
     assert "cpu fp32 compiled, 1 thread, Some CPU, depth mixing by compile" in of_compiled
     assert "compiling every arm: about a minute each the first time" in of_compiled
     assert compiled.seconds == pytest.approx((plan.seconds or math.nan) + 60)  # two at once
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "counted"),
+    [
+        ("optim.lr", (1e-3, 2e-3), "2 learning rates"),
+        ("optim.design_lr_scale", (3.0, 10.0), "2 settings"),
+    ],
+)
+def test_a_line_counts_what_an_arm_is_tuned_over(
+    key: str, values: tuple[float, float], counted: str, plan: Plan
+):
+    recipes = [plan.recipe.changed((key, value)) for value in values]
+    arms = tuple(replace(arm, recipe=recipe) for arm in plan.arms for recipe in recipes)
+
+    assert f"8 runs (2 arms x {counted} x 2 seeds)" in line_of(replace(plan, arms=arms))
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.1, "90%"), (0.5, "50%"), (0.95, None)])
