@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -89,11 +89,13 @@ def check(asked: Checking) -> None:
     whole = load(asked.recipe)
 
     from attnres_cli.nn.proofs.prove import ALL, at_most, prove
-    from attnres_cli.nn.proofs.subject import SHAPE, small
+    from attnres_cli.nn.proofs.subject import small
     from attnres_cli.nn.variant import parse
     from attnres_cli.report.designs import findings_of
 
-    subject = small(parse(asked.name), *at_most(SHAPE, whole.train.rows, whole.model.seq_len))
+    subject = small(parse(asked.name), n_layers=whole.model.n_layers)
+    rows, length = at_most(subject.shape, whole.train.rows, whole.model.seq_len)
+    subject = replace(subject, rows=rows, length=length)
     names = [proof.__name__ for proof in ALL]
     chosen = asked.chosen(names)
     is_last = names[-1] in chosen

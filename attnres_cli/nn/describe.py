@@ -27,7 +27,7 @@ def describe(typed: Variant, n_layers: int, d_model: int) -> Description:
     shape = _trunk(n_layers, d_model)
     with torch.device("meta"):
         design = typed.build(d_model, shape.n_sublayers)
-    findings = tuple(prove(small(typed), QUICK))
+    findings = tuple(prove(small(typed, n_layers=n_layers), QUICK))
     at_start: tuple[Tensor, ...] = ()
     sums = None
     (mixes,) = (f for f in findings if f.name == mixes_as_it_says.__name__)

@@ -12,11 +12,12 @@ FINITE, START, LEARNED, FLOOR = "finite", "start", "learned", "floor"
 CAUSAL, REPEATS, TRACELESS = "causal", "repeats", "traceless"
 PROOFS = (CAUSAL, REPEATS, TRACELESS)
 """What a run proves of itself with its trained weights: train/proving.py."""
-LEARNS, STATED = "learns", "stated"
-DOUBTS = (LEARNS, STATED)
+LEARNS, STATED, PROVABLE = "learns", "stated", "provable"
+DOUBTS = (LEARNS, STATED, PROVABLE)
 NOT_SO = {
     LEARNS: "some of its parameters can never learn",
     STATED: "it does not start as it says",
+    PROVABLE: "whether it can learn, and starts as it says, is unknown: it fits no small trunk",
 }
 """What is proven of a design that is not ours (nn/proofs); where it fails, nothing is blocked."""
 
@@ -30,6 +31,7 @@ MEANING = {
     TRACELESS: "and leaves nothing behind in the design",
     LEARNS: "every parameter of the design can learn",
     STATED: "and it starts as it says",
+    PROVABLE: "it fits a small trunk, on which that is proven",
 }
 """In words, in the order in which they are held against a run."""
 

@@ -12,8 +12,8 @@ from attnres_cli.nn import residual
 from attnres_cli.nn.addon import Addon
 from attnres_cli.nn.design_page import Finding
 from attnres_cli.nn.proofs import design, model
-from attnres_cli.nn.proofs.prove import ALL, QUICK, admit, prove
-from attnres_cli.nn.proofs.subject import SHAPE, Proof, Subject, told_apart
+from attnres_cli.nn.proofs.prove import ALL, QUICK, admit, doubts, prove
+from attnres_cli.nn.proofs.subject import SHAPE, Proof, Subject, small, told_apart
 from attnres_cli.nn.residual import Inputs, Residual, VariantError, register
 from attnres_cli.nn.variant import parse
 
@@ -325,6 +325,41 @@ def test_one_cause_is_one_finding(cls: Design):
     others = [each for each in found if each.outcome == "not run"]
     assert others
     assert {each.detail for each in others} == {f"until {failed.name} passes"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes"),
+    [
+        ("standard", (3, 16)),
+        ("attnres:heads=64", (3, 64)),
+        ("mudd:dynamic=off,layers=4", (4, 16)),
+        ("denseformer:dilation=4,period=5", (6, 16)),
+        ("resv:layers=2", (4, 16)),
+    ],
+)
+def test_a_design_is_proven_on_the_smallest_trunk_that_it_fits(spec: str, sizes: tuple[int, int]):
+    subject = small(parse(spec))
+
+    assert (subject.shape.n_layers, subject.shape.d_model) == sizes
+    assert [each.outcome for each in prove(subject, [design.keeps_shape])] == ["passed"]
+
+
+class FitsDepth7(Plain):
+    """Built for one depth."""
+
+    def __init__(self, d_model: int, n_sublayers: int) -> None:
+        super().__init__(d_model, n_sublayers)
+        1 / (n_sublayers == 14)
+
+
+def test_a_run_whose_design_fits_no_small_trunk_is_doubted_and_not_lost():
+    register("broken")(FitsDepth7)
+
+    assert doubts("broken", n_layers=7) == ("", "")
+    assert small(parse("broken"), n_layers=7).shape.n_layers == 7
+    *unknown, why = doubts("broken", n_layers=8)
+    assert unknown == [None, None]
+    assert "in __init__: ZeroDivisionError" in why
 
 
 @pytest.mark.parametrize(

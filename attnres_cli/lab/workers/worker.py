@@ -202,8 +202,9 @@ def _do(
         end = partial(store.fail, claimed.id, why, versions, keeper.step)
         last = event(done=True)
     else:
-        doubted = zip(DOUBTS, doubts(spec.variant), strict=False)  # of designs of this release none
-        result = replace(result, proofs=(*result.proofs, *doubted))
+        doubted = zip(DOUBTS, doubts(spec.variant, recipe.model.n_layers), strict=False)
+        told = ((name, wrong) for name, wrong in doubted if wrong is not None)
+        result = replace(result, proofs=(*result.proofs, *told))
         ended = replace(claimed, status=result.status, result=result, versions=versions)
         end = partial(store.finish, ended)
         last = event(result.steps, done=True, val_loss=result.val_loss)

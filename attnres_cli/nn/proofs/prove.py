@@ -217,14 +217,19 @@ def at_most(shape: Shape, rows: int, length: int) -> tuple[int, int]:
 
 
 @cache
-def doubts(spec: str) -> tuple[str, ...]:
+def doubts(spec: str, n_layers: int) -> tuple[str | None, ...]:
     """What is wrong with a design by each of DOUBTS, empty where nothing is; of a design of this
-    release, of which our tests have proven all, nothing.
+    release, of which our tests have proven all, nothing. Where it fits no small trunk, also none as
+    deep as the one it was trained in: None for each, and then why.
     """
     typed = parse(spec)
     if all(map(is_shipped, typed.classes)):
         return ()
-    return tuple(f.detail if f.outcome == "failed" else "" for f in prove(small(typed), DOUBTS))
+    try:
+        subject = small(typed, n_layers=n_layers)
+    except Exception as error:  # a design may raise anything, and its run has ended
+        return (*[None] * len(DOUBTS), _told(error, typed))
+    return tuple(f.detail if f.outcome == "failed" else "" for f in prove(subject, DOUBTS))
 
 
 def _told(error: Exception, variant: Variant) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from attnres_cli.nn.model import Transformer, init_weights
-from attnres_cli.nn.residual import Residual, VariantError
+from attnres_cli.nn.residual import Residual
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.variant import Variant
 
@@ -27,6 +27,10 @@ SHAPE = Shape(
     norm_eps=1e-12,  # too small to matter: with a real one, designs that average differ by it
 )
 """The trunk that proofs run on: three layers, six sublayers."""
+
+_WIDTHS = (16, 64, 256, 1024)
+_DEPTHS = (3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+"""What is tried for a design that does not fit SHAPE, as one that mixes its last 4 layers."""
 
 _FLOAT32 = 1e-4
 
@@ -129,20 +133,39 @@ class Subject:
         return model.train(situation.trains), self.tokens(situation.rows, situation.length)
 
 
-def small(typed: Variant, rows: int = 16, length: int = 64) -> Subject:
-    """A design on the proofs' small trunk, a little wider where it needs that."""
-    width = fitting_width(typed, SHAPE.n_sublayers)
-    return Subject(typed, replace(SHAPE, d_model=width, d_head=width // 2), rows, length)
+def small(
+    typed: Variant, rows: int = 16, length: int = 64, *, n_layers: int | None = None
+) -> Subject:
+    """A design on the proofs' small trunk, a little wider or deeper where it needs that; `n_layers`
+    is one more depth to try. Raises what the design does where it fits none.
+    """
+    depths = {*_DEPTHS, n_layers or SHAPE.n_layers}
+    in_turn = sorted(depths, key=lambda n: (n < SHAPE.n_layers, n))  # a shallower trunk last
+    width, depth = _fitting(typed, in_turn)
+    shape = replace(SHAPE, n_layers=depth, d_model=width, d_head=width // 2)
+    return Subject(typed, shape, rows, length)
 
 
 def fitting_width(typed: Variant, n_sublayers: int) -> int:
-    """The smallest of some widths that a design can be built at; VariantError if there is none."""
-    for width in (16, 64, 256):
-        with suppress(VariantError):
-            typed.build(width, n_sublayers)
-            return width
-    typed.build(1024, n_sublayers)
-    return 1024
+    """The smallest of some widths that a design can be built at. Raises what the design does where
+    it fits none.
+    """
+    return _fitting(typed, (n_sublayers // 2,))[0]
+
+
+def _fitting(typed: Variant, depths: Sequence[int]) -> tuple[int, int]:
+    """The first width, and at it the first depth, that a design can be built at."""
+    refusal: Exception | None = None
+    for width in _WIDTHS:
+        for depth in depths:
+            try:
+                typed.build(width, 2 * depth)
+            except Exception as error:  # a design may raise anything
+                refusal = error
+            else:
+                return width, depth
+    assert refusal is not None
+    raise refusal
 
 
 Proof = Callable[[Subject], None]
