@@ -102,7 +102,8 @@ class DCA(Residual):
         if l % 2:
             return State(state.sources, state.stream + y, y)
         assert state.output is not None
-        return self._mixed((*state.sources, state.output + y))
+        source = state.output.to(state.stream.dtype) + y  # autocast's outputs are in bfloat16
+        return self._mixed((*state.sources, source))
 
     def finish(self, state: State) -> Hidden:
         return state.stream

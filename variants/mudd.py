@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnres_cli.nn.depthmix import engines
+from attnres_cli.nn.depthmix.scoring import no_autocast
 from attnres_cli.nn.residual import Hidden, Inputs, Residual, VariantError, by_input, register
 
 WAYS = 4
@@ -107,7 +108,8 @@ class Mudd(Residual):
     def _mixed(self, sources: tuple[Hidden, ...], b: int, weights: Tensor) -> State:
         """The state after layer b, by weights (..., C, J)."""
         visible = torch.stack([sources[j] for j in self.visible[b]], dim=-2)  # (B, T, J, D)
-        *inputs, r = torch.matmul(weights.to(visible.dtype), visible).unbind(dim=-2)
+        with no_autocast(visible):  # else the stream goes on in bfloat16
+            *inputs, r = torch.matmul(weights.to(visible.dtype), visible).unbind(dim=-2)
         return State(sources, r, Inputs(*inputs) if inputs else None)
 
     def _weights(self, newest: Hidden, b: int) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
+import torch
 from designs import (
     BRIEF,
     DEFAULTS,
@@ -16,14 +17,16 @@ from designs import (
     every_pair,
     every_pair_together,
     every_value_together,
+    tokens_of,
 )
+from torch import Tensor
 
 from attnres_cli.config.recipe import Optim
 from attnres_cli.nn import variant
 from attnres_cli.nn.proofs import design, model
 from attnres_cli.nn.proofs.prove import QUICK, prove
 from attnres_cli.nn.proofs.subject import SHAPE, NotApplicableError, Proof, Subject
-from attnres_cli.nn.residual import Norms, registry
+from attnres_cli.nn.residual import Inputs, Norms, presets, registry
 from attnres_cli.nn.shape import Shape
 from attnres_cli.train.optimizers import make_optimizers
 
@@ -103,6 +106,33 @@ def test_a_design_keeps_the_contract_on_the_papers_trunk(spec: str, proofs: tupl
     found = prove(Subject(variant.parse(spec), KIMI), proofs)
 
     assert not [each for each in found if each.outcome in ("failed", "not run")]
+
+
+def test_what_passes_between_sublayers_stays_in_float32_under_autocast(
+    tiny_shape: Shape, subtests: pytest.Subtests
+):
+    for spec in (*BRIEF, *presets()):
+        with subtests.test(spec=spec), torch.autocast("cpu", torch.bfloat16):
+            model, of_sublayers, held = build(spec, tiny_shape), [], []
+            design, write, values = model.residual, model.residual.write, model.residual.values
+
+            def kept(state, l, y, design=design, write=write, y_s=of_sublayers, held=held):
+                y_s.append(y)
+                held.extend(design.carry(written := write(state, l, y), l))
+                return written
+
+            def given(state, l, v, values=values, v_s=of_sublayers):
+                v_s.append(v)
+                return values(state, l, v)
+
+            design.write, design.values = kept, given
+            held.extend(h for row in model.trace(tokens_of())[1] for h in inputs_of(row))
+            made = [x for x in held if not any(x is each for each in of_sublayers)]
+            assert {x.dtype for x in made} == {torch.float32}
+
+
+def inputs_of(h: Tensor | Inputs) -> tuple[Tensor, ...]:
+    return h if isinstance(h, Inputs) else (h,)
 
 
 @pytest.mark.nightly
