@@ -90,11 +90,17 @@ class Pipeline:
         """Add the gradients of the mean loss of a batch (B, T), in micro-batches of B / n_micro
         rows; that loss, on every rank.
         """
+        learned = list(self.model.residual.parameters())
+        held = [parameter.grad for parameter in learned]  # of earlier calls: summed already
+        for parameter in learned:
+            parameter.grad = None
         loss = self._run(tokens, targets, n_micro, trains=True)
-        for parameter in self.model.residual.parameters():
+        for parameter, earlier in zip(learned, held, strict=True):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad, group=self.group)
+            if earlier is not None:
+                parameter.grad = earlier.add_(parameter.grad)
         return loss
 
     @torch.no_grad()
