@@ -112,7 +112,9 @@ class ManifoldHyperConnections(ManyStreams):
         self.head = nn.ParameterList()  # scale, weight, bias
         if readout == "sigmoid":
             sizes = ((width, n_streams), (n_streams,))
-            self.head.extend([torch.tensor(0.01), *(torch.zeros(size) for size in sizes)])
+            start = torch.full((1,), 0.01)  # a number without an axis cannot be sharded
+            self.head.extend([start, *(torch.zeros(size) for size in sizes)])
+            self.register_load_state_dict_pre_hook(_with_axis)
 
     def each(self) -> Sequence[Own]:
         total = sum(self.sizes)
@@ -215,6 +217,13 @@ class ManifoldHyperConnections(ManyStreams):
         if not self.mixes:
             return None
         return TableOne("mHC", 8.0 * self.n_streams + 2, None, 34.0)
+
+
+def _with_axis(_design: Any, weights: dict[str, Tensor], prefix: str, *_rest: Any) -> None:
+    """Weights that were saved while the readout's scale had no axis."""
+    name = f"{prefix}head.0"
+    if name in weights:
+        weights[name] = weights[name].view(1)
 
 
 def _readout(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def make(
     """The whole grid, and where it will be computed: by default by as many workers as the cores
     have room for, on GPUs by one for each. `threads` are those of earlier runs of the comparison
     (`threads_of`). Raises DeviceError or UsageError where device, engine and the recipe's `compile`
-    do not go together.
+    do not go together, VariantError for a design that ranks cannot share.
     """
     found, allowed = computing.devices(device), machine.cores()
     on_cpu = found == ["cpu"]
@@ -130,6 +130,11 @@ def make(
     on = settings(recipe, found[0], threads, engine)
     if on.device == "cuda" and engine == "auto" and computing.assumed() is None:
         on = doctor.sound(on, found[0])
+    if on.parallel[0] == "fsdp":
+        from attnres_cli.train.ranks import check_sharded  # takes seconds to import
+
+        for arm in arms:
+            check_sharded(arm.variant, sketch(arm.variant, recipe.model.shape(vocab_size=1)))
     devices = tuple(found[i % len(found)] for i in range(workers))
     return Plan(recipe, arms, seeds, devices, on, fingerprint, threads_by=whose if on_cpu else "")
 

@@ -183,6 +183,8 @@ def restore(
             continue
         name, _, key = full.rpartition(".")
         prefix, index, owner = owners[name]
+        if key != "step" and not value.ndim:  # of mhc's readout, saved before it had an axis
+            value = value.expand(owner.shape).clone()
         own = part(value, owner)
         own = own.clone() if value is tensors[full] else own  # its own, aligned memory
         states[prefix].setdefault(index, {})[key] = own

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from attnres_cli.errors import VariantError
 from attnres_cli.nn import variant
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.model import Transformer
@@ -85,6 +86,7 @@ class Sharded(Ranks):
 
     def _placed(self, model: Transformer) -> Transformer:
         model = super()._placed(model)
+        check_sharded(self.spec.variant, model.residual)
         for f in model.sublayers:
             fully_shard(f)
         fully_shard(model)
@@ -180,6 +182,15 @@ class Staged(Ranks):
         """Restore the state saved in `tensors`."""
         mine = tensors_of(self.model, [], self.device)  # buffers may have other names here
         restore(mine | self._named(tensors), self.model, self.optimizers, self.device)
+
+
+def check_sharded(spec: str, design: torch.nn.Module) -> None:
+    """Raise VariantError for a design that learns a number without an axis, which has no parts."""
+    if whole := [name for name, each in design.named_parameters() if not each.ndim]:
+        raise VariantError(
+            f"{spec}: train.parallel=fsdp cannot divide {' and '.join(whole)}, without an axis: "
+            "let it begin as torch.full((1,), ...), or --set train.parallel=ddp"
+        )
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ def test_a_training_step_compiles_into_one_graph(spec: str):
     model.compiles(Subject(variant.parse(spec), replace(SHAPE, n_layers=2)))
 
 
-def test_a_designs_parameters_are_not_decayed_and_its_norms_are_in_the_trunk(
+def test_a_designs_parameters_have_axes_and_no_decay_and_its_norms_are_in_the_trunk(
     tiny_shape: Shape, subtests: pytest.Subtests
 ):
     lengths = {Norms.NONE: 1, Norms.PRE: 2, Norms.PRE_AND_POST: 3}
@@ -172,6 +172,7 @@ def test_a_designs_parameters_are_not_decayed_and_its_norms_are_in_the_trunk(
             added = {id(parameter) for parameter in built.residual.parameters()}
             assert decayed["weight_decay"] > 0
             assert rest["weight_decay"] == 0
+            assert all(parameter.ndim for parameter in built.residual.parameters())
             assert added <= {id(parameter) for parameter in rest["params"]}
             assert len(decayed["params"]) + len(rest["params"]) == len(list(built.parameters()))
             assert {len(f) for f in built.sublayers} == {lengths[built.residual.norms]}

@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from designs import build, tokens_of
 from torch import Tensor
 from training import SETTINGS, Lab, keeper_of, numbers
 
+from attnres_cli.config.recipe import Optim
+from attnres_cli.nn.shape import Shape
 from attnres_cli.records.run import WEIGHTS, Status
 from attnres_cli.train import keeper
 from attnres_cli.train.checkpoint import Checkpoints, differing
 from attnres_cli.train.keeper import Stopped, in_one_copy
+from attnres_cli.train.optimizers import make_optimizers
 
 EXPERTS = {"model": {"mlp": ["swiglu", "moe", "swiglu"]}, "train": {"micro_batch_size": 2}}
 MUON = {"optim": {"optimizer": "muon"}, "train": {"micro_batch_size": 2}}
@@ -77,6 +81,22 @@ def test_tensors_in_one_copy_keep_every_bit_and_have_memory_of_their_own():
         assert found[name].shape == tensor.shape
         assert found[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
         assert found[name].untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_a_run_goes_on_from_a_scale_that_had_no_axis_when_it_was_saved(tiny_shape: Shape):
+    model, cpu = build("mhc:readout=sigmoid", tiny_shape), torch.device("cpu")
+    optimizers = make_optimizers(model, Optim(lr=1e-3))
+    model(tokens_of(), tokens_of()).backward()
+    optimizers[0].step()
+    saved = keeper.tensors_of(model, optimizers, cpu)
+    before = {name: x.squeeze().clone() if ".head.0" in name else x for name, x in saved.items()}
+
+    keeper.restore(before, model, optimizers, cpu)
+
+    found = keeper.tensors_of(model, optimizers, cpu)
+    assert {name: x.shape for name, x in found.items()} == {n: x.shape for n, x in saved.items()}
+    assert all(torch.equal(found[name], x) for name, x in saved.items())
+    optimizers[0].step()
 
 
 def test_a_run_whose_tensors_are_copied_together_goes_on_with_the_same_bits(

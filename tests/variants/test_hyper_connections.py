@@ -16,7 +16,7 @@ from attnres_variants.hc import HyperConnections
 from attnres_variants.mhc import ManifoldHyperConnections
 from attnres_variants.parts import sinkhorn as sinkhorn_part
 from attnres_variants.parts.many_streams import ManyStreams, read
-from designs import close, equals_slow_loop, perturbed, tokens_of
+from designs import build, close, equals_slow_loop, perturbed, tokens_of
 from torch import Tensor
 
 from attnres_cli.nn.model import Transformer
@@ -243,6 +243,16 @@ def test_gradients_by_hand_are_those_of_the_sigmoid_readout_also_twice(tiny_shap
     torch.autograd.gradcheck(out, (x, *head))
     torch.autograd.gradgradcheck(out, (x, *head))
     close(out(x, *head), read(x, design.readout(x)))
+
+
+def test_weights_from_before_the_readouts_scale_had_an_axis_are_read(tiny_shape: Shape):
+    model, other = (build("mhc:readout=sigmoid", tiny_shape) for _ in range(2))
+    held = model.state_dict() | {"residual.head.0": torch.tensor(0.5)}
+
+    other.load_state_dict(held)
+
+    assert torch.equal(other.residual.head[0], torch.tensor([0.5]))
+    assert held["residual.head.0"].shape == ()
 
 
 def test_a_mix_of_permutations_is_doubly_stochastic_for_any_scores(tiny_shape: Shape):

@@ -14,14 +14,18 @@ from pathlib import Path
 
 import grids
 import pytest
+import torch
+from attnres_variants.standard import Standard
 from grids import KIMI, OFTEN, PLACE, Command, done, forked_by, query, started, wait_until
 from studies import SETTINGS
 
 from attnres_cli.cli import app
 from attnres_cli.config.recipe import load
-from attnres_cli.errors import UsageError
+from attnres_cli.errors import UsageError, VariantError
 from attnres_cli.lab import grid
 from attnres_cli.lab.workers import pool
+from attnres_cli.nn import residual
+from attnres_cli.records.plan import Plan
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import differing
 from attnres_cli.train.device import settings
@@ -169,6 +173,26 @@ def test_recipes_and_workers_that_ranks_cannot_have_are_refused(a_rank: None):
     recipe = load("smoke", [six])
     with pytest.raises(UsageError, match="the 3 ranks of torchrun are one worker"):
         grid.make(recipe, grid.resolve(["standard"], recipe, 256), (0,), "", "cpu", 2)
+
+
+class Gated(Standard):
+    def __init__(self, d_model: int, n_sublayers: int) -> None:
+        super().__init__(d_model, n_sublayers)
+        self.gate = torch.nn.Parameter(torch.tensor(1.0))
+
+
+def test_a_design_that_learns_a_number_without_an_axis_has_no_parts_for_ranks(
+    a_rank: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(residual._REGISTRY, "gated", Gated)
+
+    def plan(parallel: str) -> Plan:
+        recipe = load("smoke", [f"train.parallel={parallel}", "train.batch_size=6"])
+        return grid.make(recipe, grid.resolve(["gated"], recipe, 256), (0,), "", "cpu", None)
+
+    assert plan("ddp").settings.ranks == 3
+    with pytest.raises(VariantError, match=r"cannot divide gate, .*torch\.full\(\(1,\), "):
+        plan("fsdp")
 
 
 def test_ranks_without_torchrun_are_refused_with_the_command_to_type(attnres, here: Path):
