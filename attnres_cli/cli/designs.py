@@ -190,10 +190,11 @@ def _describe(name: str, sizes: dict[str, int], form: options.Format) -> None:
 
 def _start(name: str) -> None:
     """Write NAME.py here, with a design to begin with. Raises VariantError."""
-    from attnres_cli.nn.residual import presets, registry
+    from attnres_cli.nn.residual import check_name, presets, registry
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise VariantError(f"a variant's name is a word of a-z, 0-9 and _, as my_variant: '{name}'")
+    check_name(name)
     if name in registry() or name in presets():
         raise VariantError(f"variant '{name}' is there already: take another name")
     text = Path(__file__).with_name("starting_variant.py").read_text(encoding="utf-8")

@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
+NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
+"""How a design is called, on its page and on the command line."""
+
 _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?:[ \t]+|$)", re.MULTILINE)
 _OPTION = re.compile(r"^    (\w+)\s+(.*)$")
 
@@ -92,7 +95,7 @@ def _page(text: str) -> Page:
     text = inspect.cleandoc(text).strip()
     first, _, rest = text.partition("\n")
     name, colon, equation = first.partition(": ")
-    named = bool(colon) and re.fullmatch(r"\w+", name) is not None
+    named = bool(colon) and re.fullmatch(NAME, name) is not None
     parts = _parts(rest)
     options, contains = _options(parts.get("Options", "")), _contains(parts.get("Contains", ""))
     return Page(equation if named else "", parts, options, contains, text)

@@ -39,6 +39,7 @@ from attnres_cli.files import path_of
 from attnres_cli.nn import plugins
 from attnres_cli.nn.cost import TableOne
 from attnres_cli.nn.counting import costs_of
+from attnres_cli.nn.design_page import NAME
 
 Hidden = Tensor
 """A float tensor of shape (batch, time, d_model)."""
@@ -216,7 +217,6 @@ PLUGINS = "ATTNRES_PLUGINS"
 """Environment variable: files of designs to load, separated as in PATH; workers inherit it."""
 
 _LONGEST_NAME = 100
-_NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}", re.ASCII)
 _OURS = "attnres_variants."
 
 R = TypeVar("R", bound=Residual)
@@ -233,19 +233,13 @@ def register(
 
     def known_as(cls: type[R]) -> type[R]:
         for word in (name, *(presets or {})):
-            if len(word) > _LONGEST_NAME:
-                raise VariantError(
-                    f"a variant's name has at most {_LONGEST_NAME} characters, got {len(word)}: "
-                    f"{word[:20]}..."
-                )
-            if not _NAME.fullmatch(word):
-                raise VariantError(f"a variant's name is a word as my_variant, got {word!r}")
+            check_name(word)
+        for preset in presets or {}:
+            if preset in (name, *_REGISTRY) or _meaning(preset) not in ("", name):
+                raise _taken(preset, f"a preset of {_where(cls)}")
         holder = _REGISTRY.get(name)
-        if holder is not None and holder.__module__ != cls.__module__:
-            raise VariantError(
-                f"variant '{name}' is defined twice, by {_where(holder)} and {_where(cls)}: "
-                "rename one"
-            )
+        if name in _PRESETS or (holder is not None and holder.__module__ != cls.__module__):
+            raise _taken(name, _where(cls))
         if not issubclass(cls, Residual):
             raise VariantError(f"variant '{name}': {cls.__name__} must be a subclass of Residual")
         kinds = {parameter.kind for parameter in inspect.signature(cls).parameters.values()}
@@ -264,8 +258,42 @@ def register(
 
 
 def register_preset(name: str, spec: str) -> None:
-    """Make a composition known under the name of a published model, which may be typed alone."""
+    """Make a composition known under the name of a published model, which may be typed alone.
+    Raises VariantError where a design, or another preset, has the name.
+    """
+    check_name(name)
+    if name in _REGISTRY or _meaning(name) not in ("", spec):
+        raise _taken(name, f"the preset {spec}")
     _PRESETS[name] = spec
+
+
+def check_name(word: str) -> None:
+    """Raise VariantError for what no design and no preset can be called."""
+    if len(word) > _LONGEST_NAME:
+        raise VariantError(
+            f"a variant's name has at most {_LONGEST_NAME} characters, got {len(word)}: "
+            f"{word[:20]}..."
+        )
+    if not re.fullmatch(NAME, word):
+        raise VariantError(
+            f"a variant's name is a word of letters, digits, _ and -, as my_variant, got {word!r}"
+        )
+    if hasattr(nn.ModuleDict, word):  # the parts of a composition are in one, by name
+        raise VariantError(f"'{word}' is the name of a method of torch: take another name")
+
+
+def _meaning(name: str) -> str:
+    """The design or spec that a preset stands for, empty where there is none of this name."""
+    preset = _PRESETS.get(name, "")
+    return preset if isinstance(preset, str) else preset[0]
+
+
+def _taken(name: str, by: str) -> VariantError:
+    """That a name has two meanings: the one it has, and that which `by` would give it."""
+    whose = f"the preset {_meaning(name)}" if name in _PRESETS else by
+    if name in _REGISTRY:
+        whose = _where(_REGISTRY[name])
+    return VariantError(f"variant '{name}' is defined twice, by {whose} and {by}: rename one")
 
 
 def add_plugin(path: str) -> None:

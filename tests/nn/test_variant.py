@@ -10,6 +10,8 @@ import pytest
 from commands import attnres
 
 from attnres_cli.nn import residual
+from attnres_cli.nn.addon import Addon
+from attnres_cli.nn.design_page import page_of
 from attnres_cli.nn.residual import Norms, Residual, VariantError, register
 from attnres_cli.nn.variant import parse
 
@@ -70,6 +72,60 @@ def test_a_name_taken_by_another_module_names_both():
 
     with pytest.raises(VariantError, match=r"'standard'.*variants\.standard and my_variant"):
         register("standard")(Plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "presets", "words"),
+    [
+        ("nanochat", {}, "'nanochat'.*by the preset backout[+]x0 and my_variant"),
+        ("kimi-k3", {}, "'kimi-k3'.*by the preset attnres and my_variant"),
+        ("mine", {"mine": {}}, "'mine'.*twice"),
+        ("mine", {"attnres": {}}, r"'attnres'.*variants\.attnres and a preset of my_variant"),
+        ("mine", {"nanochat": {}}, "'nanochat'.*preset backout[+]x0 and a preset of my_variant"),
+    ],
+)
+def test_a_name_of_a_preset_and_a_design_is_one_name(
+    name: str, presets: dict, words: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Plain, "__module__", "my_variant")
+    with pytest.raises(VariantError, match=words):
+        register(name, presets)(Plain)
+    assert str(parse("nanochat")) == "backout+x0"
+
+
+def test_a_preset_takes_no_name_that_has_a_meaning():
+    residual.register_preset("nanochat", "backout+x0")  # its own again
+    for name in ("attnres", "nanochat", "kimi-k3"):
+        with pytest.raises(VariantError, match=rf"'{name}'.* and the preset x0: rename one"):
+            residual.register_preset(name, "x0")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine.two", "letters, digits, _ and -, as my_variant, got 'mine.two'"),
+        ("2nd", "letters, digits"),
+        ("my design", "letters, digits"),
+        ("größe", "letters, digits"),
+        ("x" * 101, "at most 100 characters"),
+        ("values", "'values' is the name of a method of torch"),
+        ("half", "'half' is the name of a method of torch"),
+    ],
+)
+def test_a_name_that_a_page_or_a_composition_cannot_take_is_refused(name: str, words: str):
+    for given in ((name,), ("mine", {name: {}})):
+        with pytest.raises(VariantError, match=words):
+            register(*given)(Plain)
+
+
+def test_a_design_with_a_hyphen_has_a_page_and_is_composed():
+    class Hyphened(Addon):
+        """my-own: h_l = x."""
+
+    register("my-own")(Hyphened)
+
+    assert page_of(Hyphened).equation == "h_l = x."
+    assert "my-own" in parse("attnres+my-own").build(8, 4).addons
 
 
 def test_a_design_that_swallows_options_is_refused():
