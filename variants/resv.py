@@ -35,6 +35,7 @@ from attnres_cli.nn.residual import Hidden, Inputs, VariantError, register
 class ResV(Addon):
     """It keeps x, X_1 and X_m, once they are there."""
 
+    adds_to_values = True
     order = 3  # after values are mixed with those of the first layer
 
     def __init__(
@@ -68,11 +69,6 @@ class ResV(Addon):
         row = l // 2 - self.first
         if row < 0:
             return v, kept
-        if v.shape[-2] * v.shape[-1] != self.d_model:
-            raise VariantError(
-                f"resv adds the stream of width {self.d_model} to values of width "
-                f"{v.shape[-2] * v.shape[-1]}: n_kv_heads must be n_heads"
-            )
         parts = zip(self.weight[row].split(1), kept, strict=True)
         return v + sum(w * h.unflatten(-1, v.shape[-2:]) for w, h in parts), kept
 

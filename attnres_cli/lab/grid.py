@@ -77,7 +77,10 @@ def sketch(spec: str, shape: Shape) -> Residual:
     """A design without numbers, to be counted. Raises VariantError where it does not fit."""
     with torch.device("meta"):
         design = variant.parse(spec).build(shape.d_model, shape.n_sublayers)
-    check_open(design, shape)
+    try:
+        check_open(design, shape)
+    except VariantError as error:
+        raise VariantError(f"{spec}: {error}") from error
     return design
 
 

@@ -46,6 +46,7 @@ class Composed(Residual):
             addon.check(stream)
         self.norms, self.branch_scale = stream.norms, stream.branch_scale
         self.named_inputs, every = stream.named_inputs, (stream, *addons)
+        self.adds_to_values = any(part.adds_to_values for part in every)
         self.depth_exponent = stream.depth_exponent + sum(a.depth_exponent - 1 for a in addons)
         self.not_linear = next((part.not_linear for part in every if part.not_linear), "")
         self.unbounded = next((part.unbounded for part in every if part.unbounded), "")

@@ -283,13 +283,28 @@ def train_flops_per_token(shape: Shape, residual: Residual) -> int:
 
 
 def check_open(residual: Residual, shape: Shape) -> None:
-    """Raise VariantError for a design that asks an attention for what its kind does not do."""
+    """Raise VariantError for a design of other sizes than the shape's, or one that asks an attention
+    for what its kind does not do.
+    """
+    its, ours = (residual.d_model, residual.n_sublayers), (shape.d_model, shape.n_sublayers)
+    if its != ours:
+        raise VariantError(
+            f"{type(residual).__name__} is built for d_model, n_sublayers = {its}, and the shape "
+            f"has {ours}: build it with those"
+        )
     closed = sorted(set(shape.attentions) - kinds.OPEN)
     if closed and (residual.named_inputs or residual.sees_values):
         asked = "named inputs" if residual.named_inputs else "values"
         raise VariantError(
             f"{type(residual).__name__} needs an attention with {asked}, which "
             f"{' and '.join(closed)} has not: --set model.attention=softmax"
+        )
+    width = shape.n_kv_heads * shape.d_head
+    if residual.adds_to_values and width != shape.d_model:
+        raise VariantError(
+            f"{type(residual).__name__} adds the stream of width {shape.d_model} to values of "
+            f"n_kv_heads x d_head = {shape.n_kv_heads} x {shape.d_head}, which must be as wide: "
+            f"--set model.n_kv_heads={shape.n_heads} without model.d_head"
         )
 
 

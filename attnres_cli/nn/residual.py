@@ -93,6 +93,8 @@ class Residual(nn.Module, ABC):
             to change a larger model as much; 0 and 0 for those that are not there. A query, which
             is summed against keys over the width, has 1 and 0. Read there too.
         named_inputs: whether reads for attentions are `Inputs`.
+        adds_to_values: whether it adds vectors of the stream to attentions' values, which must
+            then be as wide as the model.
         not_linear: why no sublayer sees a weighted sum of earlier outputs, one weight per slice
             of the width; empty where each does (`depth_mixing` then gives the weights).
         unbounded: why huge parameters overflow in the published formula; empty where they do not.
@@ -106,6 +108,7 @@ class Residual(nn.Module, ABC):
     depth_exponent: float = 1.0
     rate_falls: Sequence[tuple[str, float, float]] = ()
     named_inputs: bool = False
+    adds_to_values: bool = False
     not_linear: str = ""
     unbounded: str = ""
 

@@ -26,6 +26,7 @@ REFUSED = {
         "attnres:block_size=big": "block_size must be a whole number",
         "attnres:block_size=0": "block_size must be at least 1",
         "attnres:block_size=2,window=3": "exclude each other",
+        "resv --dry-run --set model.n_kv_heads=1": "resv: ResV adds the stream of width 32",
         "attnres:heads=5": "heads must divide d_model 32, got 5",
         "--baseline standrad": "did you mean 'standard'?",
         "standard --suite quick": "not both",

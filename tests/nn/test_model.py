@@ -13,6 +13,7 @@ from designs import BRIEF, TRUNKS, build, close
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnres_cli.errors import VariantError
 from attnres_cli.nn.loss import next_token_loss
 from attnres_cli.nn.model import Transformer, init_weights, n_params, train_flops_per_token
 from attnres_cli.nn.shape import Shape
@@ -55,6 +56,14 @@ def test_shared_weights_have_the_same_bits_in_every_design(
 
             assert matrices == {name for name, p in ours.items() if p.ndim == 2}  # norms may differ
             assert all(torch.equal(ours[name], theirs[name]) for name in ours.keys() & theirs)
+
+
+@pytest.mark.parametrize("sizes", [(16, 4), (16, 8), (32, 6)])
+def test_a_design_of_other_sizes_than_the_trunk_is_refused(
+    sizes: tuple[int, int], tiny_shape: Shape
+):
+    with pytest.raises(VariantError, match=r"Standard is built for .* the shape has \(16, 6\)"):
+        Transformer(tiny_shape, Standard(*sizes))
 
 
 def test_no_two_seeds_and_no_two_matrices_start_alike(tiny_shape: Shape):

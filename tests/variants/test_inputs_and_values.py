@@ -207,9 +207,9 @@ def test_three_equal_queries_of_an_attention_are_one(options: str, tiny_shape: S
 def test_streams_that_are_added_to_values_equal_a_slow_loop(n_layers: int, tiny_shape: Shape):
     shape = dataclasses.replace(tiny_shape, n_layers=n_layers)
     equals_slow_loop(perturbed("resv", shape), tokens_of(1, 2), slow_resv)
-    narrow = build("resv", dataclasses.replace(shape, n_kv_heads=1))
-    with pytest.raises(variant.VariantError, match="to values of width 8: n_kv_heads must be"):
-        narrow(tokens_of())
+    for spec in ("resv", "attnres+resv", "modded-2026"):
+        with pytest.raises(variant.VariantError, match="16 to values of n_kv_heads x d_head = 1 x"):
+            build(spec, dataclasses.replace(shape, n_kv_heads=1))
 
 
 @pytest.mark.parametrize(

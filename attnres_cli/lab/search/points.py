@@ -23,7 +23,7 @@ from attnres_cli.lab.grid import check_transfer, counted
 from attnres_cli.lab.search.budget import TOLERANCE, Budget
 from attnres_cli.lab.search.space import Space
 from attnres_cli.lab.search.trunk_grid import Trunk, shapes
-from attnres_cli.nn.model import n_params
+from attnres_cli.nn.model import check_open, n_params
 from attnres_cli.nn.proofs.prove import admit
 from attnres_cli.nn.residual import Residual, Value
 from attnres_cli.nn.shape import Shape
@@ -209,6 +209,7 @@ class _Maker:
             if design is None:
                 continue
             if not self._accepted:  # the first that is built: nothing of it is counted before
+                check_open(design, trunk.shape(self.base))
                 admit(parse(name), trunk.shape(self.base))
             self._accepted.add(options)
             if name not in found:
