@@ -10,7 +10,7 @@ Start: a = 1, w = 0: the sum of all, `standard` at step 0; with `nearest` where 
 Parameters: 4 D (|J_b| + 1) for each b = 0..n-1, D (|J_n| + 1) at the end.
 Cost: per layer and token 5 D FLOPs for each way and source.
 Depth mixing: unknown to figures: the weights depend on the token, and differ by channel.
-Refused: nearest below 1; a kind of attention with one input (mla, kda).
+Refused: nearest below 1 or above n + 1; a kind of attention with one input (mla, kda).
 Source: Heddes et al. 2025, DeepCrossAttention (arXiv 2502.06785), its third form; nearest is k-DCA.
 Differences: the authors' code normalises what the gates see, and returns attention plus MLP with
 another path; here it is as the paper's equations. At 0, where w begins, the gradient of relu is
@@ -20,7 +20,7 @@ gain for queries, keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnres_cli.nn.depthmix import engines
-from attnres_cli.nn.residual import Hidden, Inputs, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Inputs, Residual, Value, VariantError, register
 
 WAYS = 4
 
@@ -54,8 +54,8 @@ class DCA(Residual):
     def __init__(self, d_model: int, n_sublayers: int, *, nearest: int | None = None) -> None:
         super().__init__(d_model, n_sublayers)
         n = self.n_layers
-        if nearest is not None and nearest < 1:
-            raise VariantError(f"nearest must be at least 1, got {nearest}")
+        if nearest is not None and not 1 <= nearest <= n + 1:
+            raise VariantError(f"nearest must be in 1..{n + 1} (n_layers + 1), got {nearest}")
         few = n + 1 if nearest is None else nearest
         self.visible = [
             tuple(j for j in range(b + 1) if j < few or j > b - few) for b in range(n + 1)
@@ -118,3 +118,12 @@ class DCA(Residual):
         if l % 2:
             return State(sources, stream, rest[0])
         return State(sources, stream, None, Inputs(*rest) if rest else None)
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """The first and the newest half are all."""
+        nearest = options.get("nearest")
+        is_all = isinstance(nearest, int) and 2 * nearest > n_sublayers // 2
+        return {**options, "nearest": None} if is_all else options

@@ -46,7 +46,7 @@ from torch import Tensor, nn
 
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
-from attnres_cli.nn.residual import Hidden, Inputs, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Inputs, Residual, Value, VariantError, register
 
 from .parts.sources import Blocks
 
@@ -188,6 +188,16 @@ class Delta(Residual):
         d, sites = self.d_model, len(self.visible)
         project = 0 if self.project is None else 2 * d * d
         return 4 * d * self.n_pairs + 2 * d * self.n_scored + (2 * d + project) * sites
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """One block over all sublayers is of size L."""
+        block_size = options.get("block_size")
+        if isinstance(block_size, int):
+            return {**options, "block_size": min(block_size, n_sublayers)}
+        return options
 
     def dead_params(self) -> Mapping[str, Sequence[int]]:
         """What sites of one source have: its weight is 1."""

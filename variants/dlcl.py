@@ -19,7 +19,7 @@ group of channels, or under a softmax, are not here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from attnres_cli.nn.depthmix.history import History
 from attnres_cli.nn.depthmix.scoring import Scoring
-from attnres_cli.nn.residual import Hidden, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Residual, Value, VariantError, register
 from attnres_cli.nn.trunk.norm import RMSNorm
 
 State = tuple[History, Hidden]
@@ -88,6 +88,14 @@ class DLCL(Residual):
     def resume(self, tensors: Sequence[Tensor], l: int) -> State:
         stream, *sources = tensors
         return History.resume(self._scoring(), sources, l // 2 + 1, l // 2 + 1), stream
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """A window over all streams is none."""
+        is_all = options.get("window") == n_sublayers // 2 + 1
+        return {**options, "window": None} if is_all else options
 
     def extra_flops_per_token(self) -> int:
         return self.d_model * (2 * sum(map(len, self.visible)) + 4 * (self.n_layers + 1))

@@ -17,10 +17,14 @@ Differences: RMSNorm (eps 1e-6) for LayerNorm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 
-from attnres_cli.nn.residual import Hidden, Norms, Residual, VariantError, register
+from attnres_cli.nn.residual import Hidden, Norms, Residual, Value, VariantError, register
 from attnres_cli.nn.trunk.norm import RMSNorm
+
+SHARE = 0.25
 
 
 @register("mixln")
@@ -30,7 +34,7 @@ class MixLN(Residual):
     norms = Norms.NONE
     not_linear = "later sublayers are given what a norm has made of the stream"
 
-    def __init__(self, d_model: int, n_sublayers: int, *, share: float = 0.25) -> None:
+    def __init__(self, d_model: int, n_sublayers: int, *, share: float = SHARE) -> None:
         super().__init__(d_model, n_sublayers)
         if not 0 <= share <= 1:
             raise VariantError(f"share must be in 0..1, got {share}")
@@ -42,6 +46,18 @@ class MixLN(Residual):
 
     def write(self, state: Hidden, l: int, y: Hidden) -> Hidden:
         return self.norm_of[l - 1](state + y) if l <= self.n_after else state + y
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """The default, or else the shortest share, of as many layers."""
+        share, n = options.get("share"), n_sublayers // 2
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            return options
+        layers = round(share * n)
+        shares = (SHARE, *(round(layers / n, digits) for digits in range(1, 17)), share)
+        return {**options, "share": next(each for each in shares if round(each * n) == layers)}
 
     def extra_flops_per_token(self) -> int:
         return 0  # as many norms as there are without it

@@ -26,7 +26,7 @@ layers, and no norms before and after the sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,7 +35,15 @@ from torch import Tensor, nn
 
 from attnres_cli.nn.depthmix import engines
 from attnres_cli.nn.depthmix.scoring import no_autocast
-from attnres_cli.nn.residual import Hidden, Inputs, Residual, VariantError, by_input, register
+from attnres_cli.nn.residual import (
+    Hidden,
+    Inputs,
+    Residual,
+    Value,
+    VariantError,
+    by_input,
+    register,
+)
 
 WAYS = 4
 EPS = 1e-6
@@ -144,6 +152,15 @@ class Mudd(Residual):
             if l % 2 == 0 and b in self.visible:
                 held = self._mixed(sources, b, self._weights(state.sources[-1], b))
         return by_input([*rows, held.stream], lambda each: torch.stack(each, dim=-2).unsqueeze(2))
+
+    @classmethod
+    def canonical_options(
+        cls, options: Mapping[str, Value], n_sublayers: int
+    ) -> Mapping[str, Value]:
+        """As many last layers as there are are all of them, and so are as many streams."""
+        all_of = ("layers", "window")
+        given = {name for name in all_of if options.get(name) == n_sublayers // 2}
+        return {**options, **dict.fromkeys(given)}
 
 
 def _gelu(x: Tensor) -> Tensor:

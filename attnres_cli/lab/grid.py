@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def canonical(spec: str, recipe: Recipe) -> str:
 def named(recipe: Recipe) -> Recipe:
     """The recipe with its settings by the canonical names of designs. Raises RecipeError. A design
     that does not fit the recipe's sizes or attention keeps the name that it has: nobody can train
-    it here, and what a recipe says of it is of no matter.
+    it here, and what a recipe says of it is of no matter. Of designs that are one only at this
+    depth, as mudd:layers=2 is mudd in two layers, the settings of the one with that name count.
     """
 
     def name(spec: str) -> str:
@@ -70,7 +72,17 @@ def named(recipe: Recipe) -> Recipe:
         except VariantError:
             return typed
 
-    return recipe.named(name)
+    typed = dict[str, str]()
+    for spec, _ in (*recipe.arms, *recipe.regret):
+        with suppress(VariantError):  # which `recipe.named` raises, and says where
+            typed[spec] = str(variant.parse(spec))
+    own = set(typed.values())
+    other = {spec for spec, its in typed.items() if name(spec) != its and name(spec) in own}
+    kept = {
+        key: tuple(each for each in getattr(recipe, key) if each[0] not in other)
+        for key in ("arms", "regret")
+    }
+    return recipe.model_copy(update=kept).named(name)
 
 
 def sketch(spec: str, shape: Shape) -> Residual:

@@ -283,8 +283,8 @@ def train_flops_per_token(shape: Shape, residual: Residual) -> int:
 
 
 def check_open(residual: Residual, shape: Shape) -> None:
-    """Raise VariantError for a design of other sizes than the shape's, or one that asks an attention
-    for what its kind does not do.
+    """Raise VariantError for a design of other sizes than the shape's, or that asks for what an
+    attention of its kind, or with so few values, does not do.
     """
     its, ours = (residual.d_model, residual.n_sublayers), (shape.d_model, shape.n_sublayers)
     if its != ours:

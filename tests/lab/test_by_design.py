@@ -17,6 +17,7 @@ from attnres_cli.config.as_typed import overrides_of
 from attnres_cli.config.recipe import Recipe, load, rungs
 from attnres_cli.data import sources
 from attnres_cli.errors import SOME_FAILED
+from attnres_cli.lab import grid
 from attnres_cli.lab.notebook import open_study
 from attnres_cli.lab.protocol import SEEDS, rates, seconds
 from attnres_cli.lab.study_view import Held
@@ -192,6 +193,16 @@ def test_other_rates_can_be_typed_for_a_shipped_recipe():
     for made in (quick, quick.of("standard"), quick.of("attnres"), *changed):
         again = load(*overrides_of(made))
         assert (again.digest, again.arms) == (made.digest, made.arms)
+
+
+def test_settings_of_designs_that_are_one_at_a_depth_are_those_of_the_one_with_its_name():
+    quick = load("quick", ["model.n_layers=2"])
+    arms = dict(quick.arms)
+
+    found = dict(grid.named(quick).arms)
+
+    assert found["mudd"] == arms["mudd"] != arms["mudd:layers=2,window=2"]
+    assert not [name for name in found if name.startswith("mudd:")]
 
 
 def test_rates_of_equal_or_misspelled_designs_are_refused(attnres):

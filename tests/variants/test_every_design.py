@@ -145,6 +145,8 @@ def test_a_design_adds_as_many_parameters_as_its_paper_says(
         ("attnres:block_size=2,norm=sigmoid_normalised,prior=count", "not under a sigmoid"),
         ("delta:block_size=0", "at least 1"),
         ("delta:partial=off", "means nothing for blocks of one output"),
+        ("dca:nearest=0", r"in 1\.\.4"),
+        ("dca:nearest=5", r"in 1\.\.4"),
         ("denseformer:dilation=0", r"in 1\.\.3"),
         ("denseformer:period=4", r"in 1\.\.3"),
         ("frac:fractions=0", "must divide d_model 16, got 0"),
@@ -172,6 +174,34 @@ def test_options_that_make_no_sense_are_refused_with_the_reason(spec: str, reaso
         variant.parse(spec).build(16, 6)
 
     assert str(caught.value).startswith(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("dlcl:window=4", "dlcl"),
+        ("dlcl:window=3", "dlcl:window=3"),
+        ("mudd:window=3", "mudd"),
+        ("mudd:layers=3,window=1", "mudd:window=1"),
+        ("mudd:layers=2,window=3", "mudd:layers=2"),
+        ("mudd:layers=3,window=3+resv", "mudd+resv"),
+        ("dca:nearest=2", "dca"),
+        ("dca:nearest=1", "dca:nearest=1"),
+        ("delta:block_size=99", "delta:block_size=6"),
+        ("delta:block_size=7,partial=off", "delta:block_size=6,partial=off"),
+        ("mixln:share=0.3", "mixln"),
+        ("mixln:share=0.6", "mixln:share=0.7"),
+        ("mixln:share=1", "mixln:share=1.0"),
+        ("mixln:share=0.1", "mixln:share=0.0"),
+    ],
+)
+def test_equal_designs_have_equal_names_at_a_depth(spec: str, name: str, tiny_shape: Shape):
+    simple = variant.parse(spec).at_depth(6)
+
+    assert str(simple) == str(simple.at_depth(6)) == name
+    one, other = perturbed(spec, tiny_shape), perturbed(name, tiny_shape)
+    assert one.state_dict().keys() == other.state_dict().keys()
+    close(one(tokens_of()), other(tokens_of()))
 
 
 def test_a_model_too_small_for_a_design_is_refused():
