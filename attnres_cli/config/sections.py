@@ -73,7 +73,8 @@ class Model(Section):
                 f"and {self.n_heads}"
             )
         given = self.model_dump(exclude_none=True)
-        if "moe" in self.mlp:
+        mlps = (self.mlp,) if isinstance(self.mlp, str) else self.mlp
+        if "moe" in mlps:
             given = {"n_experts": 8, "top_k": 2, "n_shared_experts": 1} | given
         n_used = max(1, given.get("top_k", 0) + given.get("n_shared_experts", 0))
         gated = 8 * math.ceil(self.d_model / 3 / n_used)
@@ -81,7 +82,7 @@ class Model(Section):
         found: dict[str, Any] = {
             "n_kv_heads": self.n_heads,
             "d_head": d_head,
-            "d_ff": 4 * self.d_model if self.mlp in ("gelu", "relu2") else gated,
+            "d_ff": gated if {*mlps} - {"gelu", "relu2"} else 4 * self.d_model,
             "d_latent": 4 * d_head if "mla" in self.attention else 0,
         }
         return Shape(**(found | given), vocab_size=vocab_size)

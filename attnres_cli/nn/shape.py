@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from itertools import cycle, islice
-from typing import Any, ClassVar, Literal, NamedTuple
+from numbers import Integral
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 Attention = Literal["softmax", "mla", "kda"]
 Mlp = Literal["swiglu", "gelu", "relu2", "moe"]
 Positions = Literal["rope", "none"]
+
+
+_SIZES = ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_head", "vocab_size", "seq_len")
+_MAY_BE_0 = ("d_ff", "d_latent", "n_experts", "top_k", "n_shared_experts")
+"""d_ff for those who count what there is besides."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,8 @@ class Shape:
 
     attention and mlp are one kind, or a pattern that repeats over the layers. d_ff is the width of
     an MLP, of one expert where there is a mixture of experts; a dense MLP between such ones is as
-    wide as all experts that a token uses. Sizes that the chosen kinds do not have are 0.
+    wide as all experts that a token uses. Sizes that the chosen kinds do not have are 0; d_latent
+    of mla is 4 d_head where none is given.
     """
 
     n_layers: int
@@ -53,8 +60,10 @@ class Shape:
         for name in ("attention", "mlp"):  # JSON has lists
             if isinstance(kinds := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(kinds))
-        if not (self.attention and self.mlp):
-            raise ValueError("a pattern of attention or mlp names at least one kind")
+        self._check_kinds()
+        self._check_sizes()
+        if "mla" in self.attentions and not self.d_latent:
+            object.__setattr__(self, "d_latent", 4 * self.d_head)  # as DeepSeek-V2's
         if self.positions == "rope" and self.d_head % 2:
             raise ValueError(f"d_head must be even for rotary positions, got {self.d_head}")
         if self.n_heads % self.n_kv_heads:
@@ -68,6 +77,22 @@ class Shape:
             raise ValueError(
                 f"top_k must be 1 to n_experts, got {self.top_k} of {self.n_experts} experts"
             )
+
+    def _check_kinds(self) -> None:
+        if not (self.attention and self.mlp):
+            raise ValueError("a pattern of attention or mlp names at least one kind")
+        known = {"attention": Attention, "mlp": Mlp, "positions": Positions}
+        for name, kinds in known.items():
+            chosen = getattr(self, name)
+            for kind in chosen if isinstance(chosen, tuple) else (chosen,):
+                if kind not in get_args(kinds):
+                    raise ValueError(f"{name} is {' or '.join(get_args(kinds))}, got {kind!r}")
+
+    def _check_sizes(self) -> None:
+        for name in (*_SIZES, *_MAY_BE_0):
+            size, least = getattr(self, name), int(name in _SIZES)
+            if not isinstance(size, Integral) or size < least:
+                raise ValueError(f"{name} must be a whole number from {least} on, got {size!r}")
 
     @property
     def n_sublayers(self) -> int:

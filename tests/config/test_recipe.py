@@ -289,7 +289,8 @@ def test_an_impossible_override_is_refused_in_a_line_with_its_key_and_what_is_al
 
 
 def test_sizes_left_out_follow_from_the_width_and_given_ones_are_used(lab: str):
-    for mlp, d_ff in (("swiglu", 48), ("gelu", 64)):
+    sizes = {"gelu": 64, "[gelu,relu2]": 64, "[gelu]": 64, "swiglu": 48, "[gelu,swiglu]": 48}
+    for mlp, d_ff in sizes.items():
         shape = recipes.load(lab, [f"model.mlp={mlp}"]).model.shape(vocab_size=11)
         assert (shape.n_kv_heads, shape.d_head, shape.d_ff, shape.vocab_size) == (2, 8, d_ff, 11)
     given = ["model.n_heads=3", "model.n_kv_heads=1", "model.d_head=6", "model.d_ff=20"]

@@ -54,6 +54,34 @@ def test_a_change_of_shape_changes_both_counts(
     assert changed.flops_per_token() == 656 + flops
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_kv_heads": 0}, "n_kv_heads must be a whole number from 1 on, got 0"),
+        ({"n_layers": -1}, "n_layers must be a whole number from 1 on, got -1"),
+        ({"d_model": 4.0}, "d_model must be a whole number from 1 on, got 4.0"),
+        ({"d_latent": -1}, "d_latent must be a whole number from 0 on, got -1"),
+        ({"attention": "sofmax"}, "attention is softmax or mla or kda, got 'sofmax'"),
+        ({"mlp": ["gelu", "geglu"]}, "mlp is swiglu or gelu or relu2 or moe, got 'geglu'"),
+        ({"mlp": ["gelu", ["gelu"]]}, "mlp is swiglu"),
+        ({"positions": "alibi"}, "positions is rope or none, got 'alibi'"),
+        ({"attention": ()}, "names at least one kind"),
+        ({"mlp": "moe"}, "top_k must be 1 to n_experts, got 0 of 0"),
+    ],
+)
+def test_what_no_model_can_have_is_refused_by_name(shape: Shape, changes: dict, words: str):
+    with pytest.raises(ValueError, match=words):
+        replace(shape, **changes)
+
+
+def test_the_latent_of_mla_is_as_wide_as_four_heads_unless_it_is_given(shape: Shape):
+    latent = replace(shape, attention=("softmax", "mla"), positions="none")
+
+    assert shape.d_latent == 0
+    assert latent.d_latent == 4 * 2
+    assert replace(latent, d_latent=6).d_latent == 6
+
+
 def test_heads_that_cannot_be_are_refused_with_their_numbers(shape: Shape):
     with pytest.raises(ValueError, match=r"d_head must be even.*got 3"):
         replace(shape, d_head=3)
