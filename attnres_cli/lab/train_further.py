@@ -59,10 +59,12 @@ def extend(place: Place, run_id: int, tokens: int, watcher: Watcher) -> RunRecor
     if record.status is not Status.COMPLETE or record.result is None:
         raise UsageError(f"run {run_id} is {record.status}: only what is complete can go on")
     recipe = store.recipe(record.recipe_digest, record.fingerprint)
-    own, data = longer(recipe, tokens), sources.load(recipe)
+    longer(recipe, tokens)  # refused before data are loaded
+    data = sources.load(recipe)
     plan, _ = verify.plan(record, recipe, data)
     (arm,) = plan.arms
     arm = replace(arm, code=code_of(record.variant), step_s=record.result.step_s)
+    own = longer(plan.recipe, tokens)  # with how ranks share the run
     plan = replace(plan, recipe=own, arms=(arm,))
     (spec,) = plan.specs
     taken = kept(store, record, spec, plan.settings)

@@ -13,6 +13,7 @@ from statistics import stdev
 import torch
 
 from attnres_cli.config.recipe import Recipe
+from attnres_cli.config.sections import Pipeline
 from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import DataError, DeviceError, UsageError
 from attnres_cli.lab.export import check_weights
@@ -62,6 +63,7 @@ def plan(record: RunRecord, recipe: Recipe, tokens: Tokens) -> tuple[Plan, Chang
             f"run {record.id} was trained on data {record.fingerprint}, which are now "
             f"{tokens.fingerprint} (recorded with Python {python}): verify needs the same"
         )
+    recipe = _shared_as(recipe, result.settings)
     device, settings = _here(record.id, recipe, result.settings)
     arm = Arm(record.variant, result.n_params, result.flops_per_token, result.step_s)
     one = Plan(recipe, (arm,), (record.seed,), (device,), settings, record.fingerprint)
@@ -182,13 +184,25 @@ def _losses(point: Point | None) -> tuple[float | None, float | None]:
     return train_loss, val_loss
 
 
-def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Settings]:
-    """A device of the recorded kind, and the recorded settings with its name; ranks share the run
-    as they did, where this is a group of as many.
+def _shared_as(recipe: Recipe, recorded: Settings) -> Recipe:
+    """The recipe with how ranks shared a recorded run, where this is a group of ranks: its digest
+    does not see that, and the study may hold another cut of a pipeline.
     """
-    if group.current() is not None and recorded.ranks > 1:
-        train = recipe.train.model_copy(update={"parallel": recorded.parallel[0]})
-        recipe = recipe.model_copy(update={"train": train})
+    if group.current() is None or recorded.ranks < 2:
+        return recipe
+    name, _, cut = recorded.shared.partition(" on ")[0].partition(" ")
+    how: dict[str, object] = {"parallel": name}
+    if cut:  # as `2x1 1f1b`, of stages x virtual
+        sizes, _, schedule = cut.partition(" ")
+        virtual = int(sizes.partition("x")[2])
+        how["pipeline"] = Pipeline(virtual=virtual, schedule=schedule)
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=how)})
+
+
+def _here(run_id: int, recipe: Recipe, recorded: Settings) -> tuple[str, Settings]:
+    """A device of the recorded kind, and the recorded settings with its name, and how ranks share
+    the run here.
+    """
     try:
         device = devices(recorded.device)[0]
         found = settings(recipe, device, recorded.threads, 0.0, recorded.engine)

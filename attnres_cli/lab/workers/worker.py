@@ -53,7 +53,8 @@ _ANYWHERE = ("host", "platform", "git_revision", "git_dirty")
 @dataclass(frozen=True)
 class Job:
     """What a worker is told at its start: whose runs, and where to compute them. Of `recipe` only
-    the place of the data counts, as the study may know an old one. Empty `cores` bind to none.
+    the place of the data and the pipeline's cut count, as the study may know old ones. Empty
+    `cores` bind to none.
     """
 
     study: str
@@ -171,7 +172,7 @@ def _do(
     """Train a run, record how it ends, and tell. Whatever goes wrong in it ends it alone."""
     event, ended = partial(Event, worker, claimed.id), claimed
     tell(event())
-    recipe = store.recipe(claimed.recipe_digest).model_copy(update={"data": job.recipe.data})
+    recipe = _as_asked(store.recipe(claimed.recipe_digest), job.recipe)
     spec = RunSpec(recipe, claimed.variant, claimed.seed, claimed.fingerprint)
     name = f"{spec.variant} seed {spec.seed} (run {claimed.id})"
     planned, ours = Code.of(claimed.versions), code_of(spec.variant)
@@ -219,6 +220,14 @@ def _do(
         with suppress(OSError):  # of another user, who began it
             clear(checkpoints.folder, store.weights_of(ended).name)
     tell(last)
+
+
+def _as_asked(held: Recipe, asked: Recipe) -> Recipe:
+    """The study's recipe with what its digest does not see, as this command has it: the settings of
+    the job name that way, so that it must be the one that is computed.
+    """
+    train = held.train.model_copy(update={"pipeline": asked.train.pipeline})
+    return held.model_copy(update={"data": asked.data, "train": train})
 
 
 def _tell(

@@ -22,7 +22,7 @@ from studies import SETTINGS
 from attnres_cli.cli import app
 from attnres_cli.config.recipe import load
 from attnres_cli.errors import UsageError, VariantError
-from attnres_cli.lab import grid
+from attnres_cli.lab import grid, verify
 from attnres_cli.lab.workers import pool
 from attnres_cli.nn import residual
 from attnres_cli.records.plan import Plan
@@ -195,6 +195,22 @@ def test_a_design_that_learns_a_number_without_an_axis_has_no_parts_for_ranks(
         plan("fsdp")
 
 
+@pytest.mark.parametrize(
+    ("way", "typed"),
+    [
+        ("pipeline 3x1 1f1b on 3 ranks", "train.pipeline.virtual=2"),
+        ("ddp on 2 ranks, then pipeline 3x2 loopedbfs on 3 ranks", "train.pipeline.virtual=1"),
+    ],
+)
+def test_a_pipeline_is_verified_by_the_cut_that_its_run_had(way: str, typed: str, a_rank: None):
+    recipe = load("smoke", ["train.batch_size=24", "model.n_layers=3", typed])
+    found = verify._shared_as(recipe, replace(SETTINGS, way=way))
+    last = way.rpartition(", then ")[2]
+    assert verify._here(1, found, replace(SETTINGS, way=way))[1].way == last
+    cut = found.train.pipeline
+    assert f"pipeline 3x{cut.virtual} {cut.named()} on 3 ranks" == last
+
+
 def test_ranks_without_torchrun_are_refused_with_the_command_to_type(attnres, here: Path):
     err = attnres.refuses("ablate", "--recipe", "smoke", "--set", "train.parallel=ddp")
     assert "torchrun --nproc-per-node N -m attnres_cli ablate" in err
@@ -327,6 +343,18 @@ def test_a_run_that_fails_is_recorded_and_ends_no_other_if_all_ranks_are_left(ba
     assert "RuntimeError: no more" in error
     assert ("rank 1: " in error) == (bad == "1")
     assert (other == "complete") == (bad == "0,1")
+
+
+@slow
+def test_a_later_command_cuts_a_known_recipe_otherwise_and_its_run_is_verified(tmp_path: Path):
+    typed = [*BLOCK, *SHORT, "--set", "train.parallel=pipeline"]
+    forked(tmp_path, 2, "ablate", *typed)
+    forked(tmp_path, 2, "ablate", *typed, "--seeds", "1,", "--set", "train.pipeline.virtual=2")
+    assert [way for (way,) in query(tmp_path, "SELECT way FROM attnres_runs ORDER BY id")] == [
+        "pipeline 2x1 1f1b on 2 ranks",
+        "pipeline 2x2 interleaved1f1b on 2 ranks",
+    ]
+    assert "equal, bit for bit" in forked(tmp_path, 2, "verify", "2")
 
 
 @slow
