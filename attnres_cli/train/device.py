@@ -100,8 +100,7 @@ def settings(
     wish = _check_compiler(recipe, wish, kind, engine, way)
     precision = recipe.train.precision
     if precision == "auto":
-        has_bf16 = kind == "cuda" and (_assumed is not None or torch.cuda.is_bf16_supported())
-        precision = "bf16" if has_bf16 else "fp32"
+        precision = "bf16" if kind == "cuda" and _has_bf16() else "fp32"
     if _assumed is not None:
         name = _assumed.name
     else:
@@ -121,6 +120,11 @@ def settings(
     if compiled:
         way = way_of(GRAPHS if wish == "graphs" else EVALUATION, way)
     return Settings(kind, name, precision, compiled, threads, engine, way)
+
+
+def _has_bf16() -> bool:
+    """Whether GPUs multiply bf16 by themselves: older ones emulate it, more slowly than fp32."""
+    return _assumed is not None or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _check_compiler(recipe: Recipe, wish: str, kind: str, engine: str, way: str) -> str:

@@ -39,12 +39,17 @@ def test_unknown_devices_are_refused(asked: str):
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A function that pretends what is there, and a CUDA device whose name can be asked."""
 
-    def pretend(*, compiler: bool = True, triton: bool = True, interpret: bool = False) -> None:
+    def pretend(
+        *, compiler: bool = True, triton: bool = True, interpret: bool = False, bf16: bool = True
+    ) -> None:
+        def has_bf16(including_emulation: bool = True) -> bool:
+            return bf16 or including_emulation
+
         monkeypatch.setenv("CXX", "sh" if compiler else "no-such-compiler")
         monkeypatch.setattr(device, "has_triton", lambda: triton)
         monkeypatch.setenv("TRITON_INTERPRET", str(int(interpret)))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", has_bf16)
 
     pretend()
     return pretend
@@ -146,6 +151,11 @@ def test_an_engine_is_resolved_by_device_and_compiler(
 
     assert (found.compiled, found.engine) == (compiled, engine)
     assert found.precision == ("fp32" if where == "cpu" else "bf16")
+
+
+def test_a_gpu_that_emulates_bf16_trains_in_fp32(tiny_recipe: Recipe, machine: Machine):
+    machine(bf16=False)
+    assert settings(tiny_recipe, "cuda", 1, SHORT).precision == "fp32"
 
 
 def test_triton_is_for_gpus_that_have_it_and_for_its_interpreter(
