@@ -125,7 +125,7 @@ def measured(
 ) -> None:  # fmt: skip
     """One design's entry, put into `answers`."""
     torch.set_num_threads(1)
-    measure.allow_compiling(2 * len(WAYS))
+    measure.allow_compiling()
     device = torch.device(kind)
     try:
         made, entry = made_in(case, ways, device)

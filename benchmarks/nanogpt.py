@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="all of them")
     given = parser.parse_args()
     device = started(given.threads, "cpu")
-    measure.allow_compiling(4)
+    measure.allow_compiling()
     results: list[dict[str, Any]] = []
     for name in given.settings:
         shape, batch_size = SETTINGS[name]

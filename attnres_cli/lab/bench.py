@@ -90,7 +90,6 @@ def keep(found: StepBench, study: str) -> int:
 def _start(plan: Plan) -> torch.device:
     torch.set_num_threads(plan.settings.threads)
     measure.keep_freed_memory()
-    measure.allow_compiling(len(plan.arms))
     return torch.device(plan.devices[0])
 
 
@@ -208,7 +207,7 @@ def decode(
     if n_new < 1:
         raise UsageError(f"generation takes at least 4 positions, model.seq_len is {seq_len}")
     if plan.recipe.train.compile in ("on", "graphs"):  # which `auto` may choose, for training
-        measure.allow_compiling(2 * len(plan.arms) * len(batch_sizes))
+        measure.allow_compiling()
     else:
         plan = replace(plan, settings=plan.settings.uncompiled)
     arms: list[DecodeArm] = []

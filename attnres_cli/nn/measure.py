@@ -30,6 +30,8 @@ Call = Callable[[], object]
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of glibc's mallopt."""
 
+_MOST_FORMS = 2**20  # of one function: none gets there, as each takes a second or more
+
 TOLERANCE = {"fp32": 1e-3, "bf16": 8e-2}
 """Relative difference of a loss or gradient from the reference's, which is in float32."""
 
@@ -243,6 +245,7 @@ def compiled(model: Transformer, *, graphs: bool) -> Callable[[Tensor, Tensor], 
     backward pass are CUDA graphs from the third call on. What a call returns, gradients
     too, the next one writes again.
     """
+    allow_compiling()
     return torch.compile(model, dynamic=False, mode="reduce-overhead" if graphs else None)
 
 
@@ -297,11 +300,13 @@ def evaluation_off(
     return abs(loss - right) / max(abs(right), 1e-12)
 
 
-def allow_compiling(n_models: int) -> None:
-    """Let torch.compile keep this many models: beyond its limit it silently runs them eagerly."""
+def allow_compiling() -> None:
+    """Let torch.compile compile any number of models. All share the code of one `forward`, of which
+    by default it keeps 8 forms and makes 256 in a process: later models it silently runs eagerly.
+    """
     from torch.compiler import config  # takes a second to import
 
-    config.recompile_limit = max(config.recompile_limit, 2 * n_models)
+    config.recompile_limit = config.accumulated_recompile_limit = _MOST_FORMS
 
 
 def _wait(device: torch.device) -> None:

@@ -39,11 +39,6 @@ loss in nats per token.
 Kept = tuple[dict[str, Any], dict[str, Tensor]]
 """State and tensors of a checkpoint."""
 
-_MOST_ARMS = 1024
-"""Arms that one process may compile. All share the code of one `forward`, of which torch by default
-compiles eight forms: the ninth arm would be computed unlike the others.
-"""
-
 
 class Batches:
     """The batches of a run, fast where taken in order: a thread makes the next one while one is
@@ -280,9 +275,6 @@ class Trainer:
         """The model, compiled if it is to be."""
         if not self.settings.compiled:
             return self.model
-        from torch.compiler import config  # takes a second to import
-
-        config.recompile_limit = _MOST_ARMS
         return measure.compiled(self.model, graphs=self.settings.graphs)
 
     def _forward(self) -> Forward:
