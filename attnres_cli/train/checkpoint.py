@@ -50,10 +50,13 @@ class _ForeignError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest checkpoints of one run; `identity` is all that decides the run's numbers."""
+    """The newest checkpoints of one run. `identity` says how they are made: all of it decides the
+    run's numbers but what `may_differ`.
+    """
 
     folder: Path
     identity: Mapping[str, str]
+    may_differ: frozenset[str] = frozenset()
 
     def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Write one, then forget all but the newest two. Raises OSError where the disk is full."""
@@ -111,8 +114,8 @@ class Checkpoints:
         body = _unsigned(note)
         theirs = body["identity"]
         ours = dict(self.identity)
-        names = sorted(ours.keys() | theirs.keys())
-        different = [name for name in names if theirs.get(name) != ours.get(name)]
+        names = (ours.keys() | theirs.keys()) - self.may_differ
+        different = [name for name in sorted(names) if theirs.get(name) != ours.get(name)]
         if different:
             name = different[0]
             raise _ForeignError(f"{name} ({theirs.get(name)}, now {ours.get(name)})")

@@ -46,8 +46,10 @@ CHECKPOINT_S = "ATTNRES_CHECKPOINT_S"
 
 _EVERY_S = 30.0
 _TICK_S = 0.5  # between looks at runs that others have
-_ANYWHERE = ("host", "platform", "git_revision", "git_dirty")
+_ANYWHERE = ("host", "platform", "attnres", "git_revision", "git_dirty")
 """Versions that decide no number: what is trained by has digests of its own."""
+
+_OF_A_CPU = ("threads", "cpu_capability")  # which round nothing that a GPU computes
 
 
 @dataclass(frozen=True)
@@ -253,10 +255,10 @@ def checkpoints_of(
         "seed": str(claimed.seed),
         "data": claimed.fingerprint,
     }
-    free = ("way", *(["threads"] if settings.device != "cpu" else []))  # may be other ones later
-    computed = {name: str(value) for name, value in asdict(settings).items() if name not in free}
-    made = {name: value for name, value in versions.items() if name not in _ANYWHERE}
-    return Checkpoints(store.folder_of(claimed), identity | computed | made)
+    free = ("way", *_ANYWHERE, *(_OF_A_CPU if settings.device != "cpu" else ()))
+    computed = {name: str(value) for name, value in asdict(settings).items()}
+    folder = store.folder_of(claimed)
+    return Checkpoints(folder, identity | computed | versions, frozenset(free))
 
 
 def _check_data(spec: RunSpec, tokens: Tokens) -> None:
