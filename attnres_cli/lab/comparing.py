@@ -303,7 +303,8 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
         arms = (base, *arms)
 
     def planned(before: Sequence[RunRecord]) -> Plan:
-        on = (place.device, place.workers, place.engine, grid.threads_of(before))
+        threads = grid.threads_of(before, held.folder_of if held else None)
+        on = (place.device, place.workers, place.engine, threads)
         plan = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
         if isinstance(tokens, Unread):
             return by_design.by_design(plan)

@@ -87,7 +87,8 @@ def make(
     base = grid.resolve([BASELINE], shared, tokens.vocab_size)
     held = Store.existing(place.study)
     before = [run for run in (held.runs(curves=False) if held else []) if run.variant == BASELINE]
-    on = place.device, place.workers, place.engine, grid.threads_of(before)
+    threads = grid.threads_of(before, held.folder_of if held else None)
+    on = place.device, place.workers, place.engine, threads
     plan = grid.make(shared, base, tuple(range(n_trials)), tokens.fingerprint, *on)
     plan = replace(plan, seeds=(FIRST_LOOK_SEED,), data=tokens.description)
     looks = Looks(space, recipe, tokens, budget, plan)

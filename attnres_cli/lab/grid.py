@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import WAITS, RunRecord, Settings
 from attnres_cli.train import device as computing
 from attnres_cli.train import group
-from attnres_cli.train.checkpoint import newest_step
+from attnres_cli.train.checkpoint import newest_identity, newest_step
 from attnres_cli.verdict.numbers import plural
 
 _NARROW = 256  # widths up to which two processes of one thread beat one of two on a CPU
@@ -189,10 +189,18 @@ def _threads(is_narrow: bool, workers: int, on: Cores, held: int | None) -> tupl
     return threads, f"{plural(threads, 'thread')} for each run, {whose}; {cores_}"
 
 
-def threads_of(records: Iterable[RunRecord]) -> int | None:
-    """CPU threads of the newest of these runs that a CPU has trained; None if none has."""
+def threads_of(
+    records: Sequence[RunRecord], folder_of: Callable[[RunRecord], Path] | None = None
+) -> int | None:
+    """CPU threads of the newest of these runs that a CPU has trained. If none has ended, those of a
+    checkpoint in their folders: by others nothing goes on from it. None without both.
+    """
     ended = [run.result.settings for run in records if run.result is not None]
-    return next((on.threads for on in reversed(ended) if on.device == "cpu"), None)
+    found = [on.threads for on in reversed(ended) if on.device == "cpu"]
+    if found or folder_of is None:
+        return found[0] if found else None
+    begun = (newest_identity(folder_of(run)) for run in reversed(records))
+    return next((int(made["threads"]) for made in begun if made.get("device") == "cpu"), None)
 
 
 def without(

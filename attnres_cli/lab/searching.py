@@ -45,7 +45,8 @@ def planned(request: Request, place: Place) -> Plan:
     ]
     largest = max(request.every, key=lambda point: point.flops)
     arms = tuple(map(arm_of, request.every))
-    on = (place.device, place.workers, place.engine, grid.threads_of(before))
+    threads = grid.threads_of(before, held.folder_of if held else None)
+    on = (place.device, place.workers, place.engine, threads)
     made = grid.make(largest.recipe, arms, (search.first_seed,), data, *on)
     if "memory" in search.objectives and "cpu" in made.devices:
         raise UsageError(

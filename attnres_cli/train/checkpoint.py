@@ -146,6 +146,14 @@ def newest_step(folder: Path) -> int:
     return max((int(note.stem) for note in folder.glob("[0-9]*.json")), default=0)
 
 
+def newest_identity(folder: Path) -> dict[str, str]:
+    """How a run's newest checkpoint was made that can be read; empty without one."""
+    for note in sorted(folder.glob("[0-9]*.json"), reverse=True):
+        with suppress(_UnsoundError):
+            return dict(_unsigned(note)["identity"])
+    return {}
+
+
 def bring(old: Path, new: Path, *, weights: str = WEIGHTS) -> None:
     """Copy into a run's folder what another one of the same run has: final weights of that name,
     the checkpoint that longer runs may go on from, and all others where this one has none.

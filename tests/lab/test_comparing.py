@@ -14,14 +14,17 @@ import numpy as np
 import optuna
 import pytest
 import studies
+import torch
 from commands import process
 from optuna.storages import RDBStorage
 
 from attnres_cli.config.recipe import Recipe, load
 from attnres_cli.data import sources
 from attnres_cli.lab.workers.provenance import code_of
+from attnres_cli.lab.workers.worker import checkpoints_of
 from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
+from attnres_cli.records.run import RunSpec
 from attnres_cli.stats.sequential import first_rate, interval
 from attnres_cli.store.store import Store
 
@@ -100,6 +103,21 @@ def test_later_commands_keep_the_threads_of_a_comparison_as_far_as_there_are_cor
         assert f"fp32 eager, {threads}" in plan
         assert n in plan
     assert "fp32 eager, 1 thread," in dry("--study", "fresh.db")
+
+
+def test_a_run_that_has_only_begun_keeps_the_threads_of_its_checkpoint(
+    recipe: Recipe, monkeypatch, attnres
+):
+    monkeypatch.setattr(machine, "cores", lambda: Cores(tuple(range(4)), 4))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    store, data = Store.open("attnres.db", create=True), studies.FACTS
+    spec = RunSpec(recipe, "standard", 0, data.fingerprint, code_of("standard"))
+    (run,) = store.plan([spec], data)
+
+    two = replace(studies.SETTINGS, threads=2)
+    checkpoints_of(store, run, two, {}).save(3, {"step": 3}, {"x": torch.ones(2)})
+    plan = attnres("ablate", "standard", *SMALL, "--workers", "1", "--dry-run")[1]
+    assert "fp32 eager, 2 threads" in plan
 
 
 @pytest.mark.parametrize("typed", [("--margin", "1.05x"), ("--set", "margin=1.05x")])
