@@ -294,7 +294,8 @@ class Standing:
 @dataclass(frozen=True)
 class Event:
     """News of a run from its worker: it has started (step 0), come further or ended (`done`, with a
-    `val_loss` unless it failed). Losses in nats per token.
+    `val_loss` unless it failed). Losses in nats per token; `save_s` is how long its last checkpoint
+    took to write.
     """
 
     worker: int
@@ -303,3 +304,4 @@ class Event:
     train_loss: float | None = None
     done: bool = False
     val_loss: float | None = None
+    save_s: float = 0.0

@@ -74,6 +74,7 @@ class Keeper:
     on_saved: Callable[[int], None] = lambda _step: None  # with the step
     on_trouble: Callable[[str], None] = lambda _text: None  # for checkpoints once
     step: int = 0  # done, for whoever watches from another thread
+    save_s: float = 0.0  # of the last checkpoint
 
     def __post_init__(self) -> None:
         self._next = time.monotonic() + self.every_s
@@ -101,8 +102,9 @@ class Keeper:
             self._saved_step = step
             self.on_saved(step)
         ended = time.monotonic()
+        self.save_s = ended - started
         if self.every_s:
-            self._next = ended + max(self.every_s, (ended - started) / _MOST_SHARE)
+            self._next = ended + max(self.every_s, self.save_s / _MOST_SHARE)
 
     def keep_for_longer(
         self, state: Mapping[str, Any], tensors: Callable[[], Mapping[str, Tensor]]

@@ -38,7 +38,8 @@ first ones first. Ended runs may be among them: all is done when no others are.
 _TICK_S = 0.5
 _LOOK_S = 5.0  # between looks at the study while workers train
 _LAST_WORDS_S = 20.0  # for checkpoints, when all is to end; a batch system waits for longer
-_BY_HAND_S = 1.5  # the same, where somebody waits: some steps may be trained again
+_MOST_LAST_WORDS_S = 300.0  # where the last one took long
+_QUIET_S = 1.0  # in which nobody wonders what a command does that was asked to end
 _PRELOADED = "attnres_cli.lab.workers.preload"
 _KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 """For glibc: it gives the system back what a step frees, and pays 4 % of the next step to have it
@@ -56,6 +57,7 @@ class _Worker:
     line: Connection
     run_id: int | None = None  # of the run it has now
     step: int = 0  # of that run
+    save_s: float = 0.0  # that its last checkpoint took
 
 
 def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent) -> None:
@@ -67,23 +69,23 @@ def run_all(store: Store, jobs: Sequence[Job], wanted: Wanted, on_event: OnEvent
 
     Raises:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; workers save their runs, if they can in
-            the time that there is, and these wait again.
+            the time that there is and before a second Ctrl-C, and these wait again.
         WorkersError: one after the other died before it could claim a run.
         StudyError: a worker could not use the study (`AwayError`: its server stayed away).
         DataError: a worker could not load the data.
     """
     checkpoint_s()
     pool, patience_s = _Pool(store, jobs, wanted, on_event), store.patience_s
-    last_words_s = _LAST_WORDS_S
+    by_hand = False
     with handled(dict.fromkeys(ENDING[1:], interrupt)):
         try:
             pool.work()
         except KeyboardInterrupt as asked:
-            last_words_s = _LAST_WORDS_S if asked.args else _BY_HAND_S
+            by_hand = not asked.args
             raise
         finally:
             store.patience_s = 0.0  # nobody waits for a server in order to end
-            _end(pool.workers, last_words_s)
+            _end(pool.workers, by_hand=by_hand)
             with suppress(AwayError):  # the next command finds that our workers are gone
                 store.release(list(pool.seen))
                 sweep(store)
@@ -165,6 +167,7 @@ class _Pool:
         if event is not None:
             worker.run_id, self._deaths[worker.number] = event.run_id, 0
             worker.step = 0 if event.done else event.step  # what there is to write down
+            worker.save_s = event.save_s
             self._on_event(event)
             return
         worker.run_id, worker.step = None, 0
@@ -288,23 +291,35 @@ def _how(code: int, for_memory: bool | None) -> str:
     return f"{text}, {who}: lower train.batch_size or --workers"
 
 
-def _end(workers: dict[int, _Worker], last_words_s: float) -> None:
-    """Let workers that have come somewhere write that down, for so long at most; end all."""
+def _end(workers: dict[int, _Worker], *, by_hand: bool) -> None:
+    """Let workers that have come somewhere write that down, unless that takes too long or Ctrl-C
+    comes again; end all. Where it takes a while, who typed Ctrl-C is told.
+    """
+    slowest = max((worker.save_s for worker in workers.values()), default=0.0)
+    last_words_s = min(max(_LAST_WORDS_S, 2 * slowest), _MOST_LAST_WORDS_S)
+    started = time.monotonic()
     try:
         for worker in workers.values():
             if worker.step:
                 worker.process.terminate()
             else:
                 worker.process.kill()
-        deadline = time.monotonic() + last_words_s
-        for worker in workers.values():
-            worker.process.join(max(0.0, deadline - time.monotonic()))
+        if by_hand and not _ended(workers, started + _QUIET_S):
+            say("saving; Ctrl-C again ends at once")
+        _ended(workers, started + last_words_s)
     except KeyboardInterrupt:  # asked twice
         pass
     for worker in workers.values():
         worker.process.kill()
     for worker in workers.values():
         worker.process.join()
+
+
+def _ended(workers: dict[int, _Worker], deadline: float) -> bool:
+    """Whether all have, by then."""
+    for worker in workers.values():
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+    return all(worker.process.exitcode is not None for worker in workers.values())
 
 
 def sweep(store: Store) -> None:

@@ -185,7 +185,7 @@ def _do(
     heartbeat = Heartbeat(store, claimed.id, keeper)
     keeper.on_saved = heartbeat.further
 
-    on_step = partial(_tell, tell, event, stop)
+    on_step = partial(_tell, tell, event, keeper)
     try:
         with heartbeat:
             _check_data(spec, tokens)
@@ -234,15 +234,15 @@ def _as_asked(held: Recipe, asked: Recipe) -> Recipe:
 
 def _tell(
     tell: Callable[[Event], None],
-    event: Callable[[int, float | None], Event],
-    stop: Stop,
+    event: Callable[..., Event],
+    keeper: Keeper,
     step: int,
     loss: float | None,
 ) -> None:
     try:
-        tell(event(step, loss))
+        tell(event(step, loss, save_s=keeper.save_s))
     except ConnectionError:  # the launcher is gone
-        stop.wanted = True
+        keeper.stop.wanted = True
 
 
 def checkpoints_of(
