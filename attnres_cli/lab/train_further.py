@@ -35,7 +35,8 @@ def longer(recipe: Recipe, tokens: int) -> Recipe:
             f"its learning rate is that of {recipe.train.tokens:,} tokens from the start ({how}): "
             "only what was trained with optim.schedule=wsd, or optim.final_lr_fraction=1, can go on"
         )
-    fractions = (float(f"{warmup / own.steps:.{digits}g}") for digits in range(1, 18))
+    fractions = [float(f"{warmup / own.steps:.{digits}g}") for digits in range(1, 18)]
+    fractions.append((warmup - 0.5) / own.steps)  # 0.28 * 100 is above 28
     fraction = next(f for f in fractions if math.ceil(f * own.steps) == warmup)
     optim = own.optim.model_copy(update={"warmup_fraction": fraction})
     own = own.model_copy(update={"optim": optim})

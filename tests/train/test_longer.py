@@ -52,11 +52,14 @@ def test_it_has_the_weights_and_losses_of_a_run_that_was_long_from_the_start(
     assert one.curve[-20:] == two.curve[-20:]
 
 
-@pytest.mark.parametrize("steps", [121, 150, 997, 12_345])
-def test_the_warm_up_of_a_longer_run_has_as_many_steps(steps: int, short: Lab):
+@pytest.mark.parametrize(
+    ("warmup", "steps"), [(6, 121), (6, 150), (6, 997), (6, 12_345), (42, 150), (56, 200)]
+)  # the last two round to 0.28 of the steps, which is a little more than 42 and 56
+def test_the_warm_up_of_a_longer_run_has_as_many_steps(warmup: int, steps: int, short: Lab):
+    short = short.with_recipe(optim={"warmup_fraction": warmup / STEPS})
     own = longer(short.recipe, 64 * steps)
 
-    assert math.ceil(own.optim.warmup_fraction * own.steps) == math.ceil(0.05 * STEPS)
+    assert math.ceil(own.optim.warmup_fraction * own.steps) == warmup
     assert own.steps == steps
     assert joint(own) >= joint(short.recipe) - 1
 
