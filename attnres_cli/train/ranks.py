@@ -11,6 +11,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -87,9 +88,10 @@ class Sharded(Ranks):
     def _placed(self, model: Transformer) -> Transformer:
         model = super()._placed(model)
         check_sharded(self.spec.variant, model.residual)
+        mesh = init_device_mesh(self.device.type, (self.ranks,))  # by default that of GPUs, if any
         for f in model.sublayers:
-            fully_shard(f)
-        fully_shard(model)
+            fully_shard(f, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         return model
 
     def whole(self) -> Transformer:
