@@ -187,7 +187,7 @@ class Store(Planner):
     def keep_step_ratios(self, timed: Sequence[TimedArm]) -> None:
         """Write how long steps of arms take, in place of what was measured before."""
         of = tables.step_ratios
-        with self._write() as connection:
+        with self._write(alone=True) as connection:
             for each in timed:
                 row = vars(each)
                 mine = [column == row[column.name] for column in of.primary_key]

@@ -6,11 +6,13 @@ import math
 import sys
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grids import wait_until
 from older import statements
 from servers import PASSWORD, Server
 from sqlalchemy import Engine, event
@@ -20,6 +22,7 @@ from studies import FACTS, RESULT, VERSIONS
 
 from attnres_cli.errors import AwayError, StudyError, UsageError, installing
 from attnres_cli.records.run import RunRecord, RunSpec, Status
+from attnres_cli.records.step_ratio import TimedArm
 from attnres_cli.store import engine, owner, postgres
 from attnres_cli.store.retry import RETRY_S, patiently
 from attnres_cli.store.store import Store
@@ -194,6 +197,32 @@ def test_a_run_that_another_process_is_taking_is_skipped_and_that_of_a_dead_one_
 
     assert other.release(ids) == 1
     assert store.release(ids) == 0
+
+
+def test_two_commands_that_time_the_same_arm_at_once_keep_one_ratio(
+    database: Lab, study: str, specs: list[RunSpec], ids: list[int]
+):
+    (server, name), digest = database, specs[0].recipe.digest
+    first, second = (Store.open(study, create=True) for _ in range(2))
+    timed = TimedArm(digest, "attnres", "standard", "cpu", "EPYC", 5, 1.2, 1.1, 1.3)
+    waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+
+    def begin_the_other(_c, _cursor, statement: str, *_rest: object) -> None:
+        if statement.startswith("INSERT") and not pending:
+            pending.append(pool.submit(second.keep_step_ratios, [timed]))
+            wait_until(lambda: server.sql(waits, name), 60)
+
+    pending: list[Future[None]] = []
+    event.listen(Engine, "after_cursor_execute", begin_the_other)
+    try:
+        with ThreadPoolExecutor() as pool:
+            first.keep_step_ratios([timed])
+    finally:
+        event.remove(Engine, "after_cursor_execute", begin_the_other)
+
+    (other,) = pending
+    assert other.result() is None
+    assert first.step_ratios(digest) == [timed]
 
 
 @pytest.mark.slow
