@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -40,7 +41,7 @@ def launched(asked: Training) -> bool:
 
     claimer = Claimer(claimers_words(sys.argv[1:], asked.study))
     if launch == "ray":
-        jobs = _on_ray(claimer, asked.study, n, resources)
+        submit = partial(_on_ray, claimer, asked.study, n, resources)
     else:
         from attnres_cli.lab.workers import slurm
 
@@ -49,8 +50,8 @@ def launched(asked: Training) -> bool:
         if asked.prints:
             typer.echo(slurm.script(claimer, n, resources), nl=False)
             return True
-        jobs = _on_slurm(claimer, n, resources)
-    outcome = follow(jobs, asked.study, note)
+        submit = partial(_on_slurm, claimer, n, resources)
+    outcome = follow(submit, asked.study, note)
     typer.echo(outcome.out, nl=False)
     if outcome.code:
         raise typer.Exit(outcome.code)

@@ -16,13 +16,15 @@ _LOOK_S = 10.0  # between looks at the study
 _MOST_NAMES = 4
 
 
-def follow(jobs: Jobs, study: str, tell: Callable[[str], None]) -> Outcome:
-    """How the first claimer ended that came to its report; the others are cancelled then, as they
-    are by Ctrl-C. What becomes of the runs meanwhile is told.
+def follow(submit: Callable[[], Jobs], study: str, tell: Callable[[str], None]) -> Outcome:
+    """Submit claimers, and return how the first one ended that came to its report. The others are
+    cancelled then, as they are by Ctrl-C. What becomes of the runs meanwhile is told.
 
-    Raises AttnresError where all ended before that, with the last words of one.
+    Raises StudyError before anything is submitted where the study cannot be read, and AttnresError
+    where all claimers ended before a report, with the last words of one.
     """
     progress, looked = _Progress(study, tell), float("-inf")
+    jobs = submit()
     try:
         while True:
             ended = jobs.ended()

@@ -17,6 +17,7 @@ from pathlib import Path
 import grids
 import pytest
 from batch_system import install, jobs, tell
+from commands import Attnres
 from grids import OFTEN, PLACE, done, forked_by, numbers, query, running, started, wait_until
 
 from attnres_cli.errors import UsageError, WorkersError, installing
@@ -82,12 +83,25 @@ class Ended:
 def test_the_first_report_is_shown_and_without_one_the_last_words_of_the_first_job():
     dead, last = Outcome(-9, "", ""), Outcome(3, "a report with a failed run", "")
     found = Ended(dead, last)
-    assert follow(found, "none.db", print) == last
+    assert follow(lambda: found, "none.db", print) == last
     assert found.is_cancelled
     with pytest.raises(UsageError, match=r"^no data$"):
-        follow(Ended(Outcome(2, "", "attnres: no data")), "none.db", print)
+        follow(lambda: Ended(Outcome(2, "", "attnres: no data")), "none.db", print)
     with pytest.raises(WorkersError, match=r"code 3: none lasts; .* the same command goes on"):
-        follow(Ended(Outcome(3, "", "none lasts"), dead), "none.db", print)
+        follow(lambda: Ended(Outcome(3, "", "none lasts"), dead), "none.db", print)
+
+
+def test_nothing_is_submitted_where_the_study_cannot_be_read(
+    attnres: Attnres, programs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("ATTNRES_RETRY_S", "0")
+    launch = ["--launch", "slurm", "--workers", "2", "--job", "time=90"]
+
+    said = attnres.refuses(*GRID, *launch, "--study", "postgresql+psycopg://me@127.0.0.1:1/lab")
+
+    assert "cannot be reached" in said
+    assert not (programs / "jobs").exists()
 
 
 def test_a_claimer_returns_what_its_command_prints(folder: Path, monkeypatch, capfd):
@@ -178,7 +192,7 @@ def test_a_job_whose_time_is_over_is_queued_again_and_continues(folder: Path, un
         (task,) = forked_by(mine._process.pid, deep=False)
         os.kill(task, signal.SIGUSR2)  # as SLURM does shortly before
 
-        outcome = follow(found, "attnres.db", print)
+        outcome = follow(lambda: found, "attnres.db", print)
     finally:
         found.cancel()
         for job in found._jobs:
