@@ -6,6 +6,8 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +80,19 @@ def script(claimer: Claimer, n: int, options: Mapping[str, str]) -> str:
 
 
 class Slurm:
-    """Claimers submitted at once, as one array. Their logs are in `folder`."""
+    """Claimers submitted at once, as one array. Their logs are in `folder`. Raises UsageError with
+    what sbatch says where it takes none.
+    """
 
     def __init__(self, claimer: Claimer, n: int, executor: Any) -> None:
-        with executor.batch():
-            self._jobs = [executor.submit(claimer) for _ in range(n)]
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        try:
+            with redirect_stderr(StringIO()), executor.batch():  # submitit prints it, too
+                self._jobs = [executor.submit(claimer) for _ in range(n)]
+        except (FailedJobError, FailedSubmissionError) as error:
+            said = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines()]
+            raise UsageError(f"--launch slurm: {'; '.join(filter(None, said))}") from error
         self.n = n
         self.name = str(self._jobs[0].job_id).partition("_")[0]
         self.folder = Path(executor.folder)

@@ -147,6 +147,19 @@ def test_submitit_takes_the_options_of_a_job(programs: Path, monkeypatch: pytest
         slurm.executor({"time": "90"})
 
 
+def test_what_sbatch_refuses_is_one_line(programs: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("submitit")
+    wrong = "invalid partition specified: gpus\nsbatch: error: Batch job submission failed"
+    (programs / "sbatch").write_text(f"#!/bin/bash\necho 'sbatch: error: {wrong}' >&2; exit 1\n")
+
+    with pytest.raises(UsageError) as refused:
+        slurm.Slurm(Claimer([]), 2, slurm.executor({"time": "90", "partition": "gpus"}))
+
+    line = "invalid partition specified: gpus; Batch job submission failed"
+    assert str(refused.value) == f"--launch slurm: {line}"
+    assert capsys.readouterr().err == ""
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     for package in ("submitit", "ray"):
         monkeypatch.setitem(sys.modules, package, None)
