@@ -19,6 +19,7 @@ task() {
         setsid bash "$file" >>"$PWD/attnres-${id}_$1.log" 2>&1 & job=$!
         echo $job >"$state/${id}_$1"
         wait $job
+        rm -f "$state/${id}_$1.step"
         rm "$state/${id}_$1.again" 2>/dev/null
     do SLURM_RESTART_COUNT=$((SLURM_RESTART_COUNT + 1)); done
     rm "$state/${id}_$1"
@@ -32,6 +33,7 @@ echo "Submitted batch job $id"
 """
 _SRUN = r"""#!/bin/bash
 # srun --unbuffered --output FILE --error FILE COMMAND
+echo $$ >"$(dirname "$0")/jobs/${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.step"
 name() { sed "s/%A_%a/${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID/; s/%j/$SLURM_JOB_ID/; s/%t/0/"; }
 out=$(name <<<"$3"); err=$(name <<<"$5"); shift 5
 exec "$@" >>"$out" 2>>"$err"
@@ -61,21 +63,11 @@ def jobs(programs: Path) -> list[str]:
     return sorted(path.name for path in (programs / "jobs").glob("*") if not path.suffix)
 
 
-def tell(programs: Path, job: str, number: int, *, batch: bool = False) -> None:
-    """Send a signal to a job's processes, or only to the shell of its batch script."""
-    with suppress(FileNotFoundError):
-        leader = int((programs / "jobs" / job).read_text())
-        for pid in [leader] if batch else _session(leader):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.Signals(number))
-
-
-def _session(leader: int) -> list[int]:
-    """Every process of a session but its leader."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[3]) == leader:
-                found.append(int(stat.parent.name))
-    return sorted(set(found) - {leader})
+def tell(programs: Path, job: str, number: int) -> None:
+    """Send a signal to a job as SLURM does by default: to what srun has started, or without that to
+    the shell of its batch script. Neither's own children get it.
+    """
+    for name in (f"{job}.step", job):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((programs / "jobs" / name).read_text()), signal.Signals(number))
+            return

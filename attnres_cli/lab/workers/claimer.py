@@ -21,6 +21,7 @@ from threading import Thread
 from typing import IO, Any, Protocol
 
 from attnres_cli.errors import DONE, SOME_FAILED, UsageError, required
+from attnres_cli.lab.workers.signals import handled
 
 _TICK_S = 0.2
 RETRIES = "--retry-failed"
@@ -61,7 +62,7 @@ class Claimer:
         self.environment = {n: text for n, text in os.environ.items() if n.startswith("ATTNRES_")}
         if sys.stdout.isatty():  # what is printed there is shown here
             self.environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
-        self._pid = 0
+        self._pid, self._is_told = 0, False
 
     @property
     def command(self) -> list[str]:
@@ -70,10 +71,14 @@ class Claimer:
 
     def __call__(self) -> Outcome:
         """Run it to its end. It is a process in a group of its own: signals of the cluster, as that
-        of a time limit, are for us, who tell it. It does not outlive us.
+        of a time limit, are for us, who tell it. It does not outlive us. Raises SystemExit once it
+        has saved its run on SIGTERM: without a result, since the cluster may begin the job again.
         """
         environment = os.environ | self.environment
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8") as out,
+            handled({signal.SIGTERM: self._heed}),  # submitit lets it pass without a word
+        ):
             process = subprocess.Popen(  # noqa: S603
                 self.command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=subprocess.PIPE, text=True, process_group=0,
@@ -85,13 +90,21 @@ class Claimer:
             reader.start()
             try:
                 while process.poll() is None:  # a wait would not hear that Ray cancels it
+                    if self._is_told:
+                        raise SystemExit(128 + signal.SIGTERM)
                     time.sleep(_TICK_S)
             except BaseException:
                 self.stop()
+                process.poll()
+                reader.join(_TICK_S)  # its last words
                 raise
             reader.join()
             out.seek(0)
             return Outcome(process.returncode, out.read(), said[-1] if said else "")
+
+    def _heed(self, _number: int, _frame: object) -> None:
+        """A signal's handler, which only notes it: a second one cuts no saving short."""
+        self._is_told = True
 
     def stop(self) -> None:
         """Ask it to save its run, and wait for that."""

@@ -73,7 +73,13 @@ def script(claimer: Claimer, n: int, options: Mapping[str, str]) -> str:
         '    scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
         "    exit",
         "}",
+        "last() {  # the job is canceled or preempted: the run is saved",
+        "    trap '' TERM",
+        '    kill -TERM "$claimer" && wait "$claimer"',
+        "    exit",
+        "}",
         "trap again USR2",
+        "trap last TERM",
         'wait "$claimer"',
         "",
     ])  # fmt: skip

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from attnres_cli.errors import UsageError, WorkersError, installing
 from attnres_cli.lab.launch import follow
 from attnres_cli.lab.workers import on_ray, slurm
 from attnres_cli.lab.workers.claimer import Claimer, Outcome
+from attnres_cli.lab.workers.signals import handled
 
 GRID = ["ablate", "standard", "attnres:block_size=2", "--seeds", "2", "--recipe", "smoke"]
 GRID += ["--set", "train.tokens=30k", "--set", "train.eval_tokens=512"]  # 58 steps
@@ -114,6 +116,26 @@ def test_a_claimer_returns_what_its_command_prints(folder: Path, monkeypatch, ca
     assert capfd.readouterr().err == "no\n"
 
 
+def test_a_claimer_that_is_cancelled_ends_once_its_command_has_saved(folder: Path, monkeypatch):
+    code = "import signal, sys, time; from pathlib import Path; at = Path('saved')\n"
+    code += "signal.signal(signal.SIGTERM, lambda *_: sys.exit(time.sleep(1) or at.touch()))\n"
+    code += "Path('here').touch(); time.sleep(10)"
+    monkeypatch.setattr(Claimer, "command", property(lambda _: [sys.executable, "-c", code]))
+
+    def cancel() -> None:
+        wait_until((folder / "here").exists, 60)
+        for _ in range(2):  # a second one must not cut saving short
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+
+    with ThreadPoolExecutor() as pool, handled({signal.SIGTERM: lambda *_: None}):  # as submitit
+        pool.submit(cancel)
+        with pytest.raises(SystemExit):
+            Claimer([])()
+
+    assert (folder / "saved").exists()
+
+
 def test_options_of_jobs_are_checked_by_name_and_type():
     times = {"90": 90, "90:30": 91, "4:00:00": 240, "0:00:10": 1, "1-12": 2160, "2-0:30": 2910}
     assert {text: slurm.minutes(text) for text in times} == times  # as sbatch rounds them
@@ -181,11 +203,12 @@ def test_the_batch_script_runs_the_array_and_is_queued_again(folder: Path, progr
     number = said.split()[-1]
     logs = [folder / f"attnres-{number}_{task}.log" for task in (0, 1)]
     wait_until(lambda: all(log.exists() and "search" in log.read_text() for log in logs))
-    tell(programs, f"{number}_0", signal.SIGUSR2, batch=True)
+    tell(programs, f"{number}_0", signal.SIGUSR2)
     wait_until(lambda: logs[0].read_text().count("search") == 2)
     for job in jobs(programs):
         tell(programs, job, signal.SIGTERM)
     wait_until(lambda: not jobs(programs))
+    wait_until(lambda: not at_work(folder), 20)
 
     assert logs[0].read_text().splitlines()[0] == "['search', '--retry-failed']"
     assert "['search']" in logs[0].read_text().splitlines()
@@ -223,7 +246,7 @@ def test_claimers_of_batch_scripts_share_runs_and_outlast_their_time(folder, pro
     (folder / "batch.sh").write_text(slurm.script(Claimer(ONE), 2, {}))
     subprocess.run(["sbatch", "batch.sh"], check=True, capture_output=True)
     wait_until(lambda: grids.some_have_begun(folder))
-    tell(programs, jobs(programs)[0], signal.SIGUSR2, batch=True)
+    tell(programs, jobs(programs)[0], signal.SIGUSR2)
     wait_until(lambda: not jobs(programs))
     assert numbers(folder) == undisturbed
     for log in folder.glob("attnres-*.log"):
@@ -250,6 +273,7 @@ def test_slurm_by_its_own_programs_from_the_command_to_the_report(database, fold
     wait_until(lambda: not jobs(programs))
     assert n("running") == 0
     assert n("complete") + n("pending") == 4
+    assert n("pending") > 0
 
     with started(folder, *launch) as command:
         command.succeed()
