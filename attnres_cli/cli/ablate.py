@@ -199,7 +199,7 @@ def ablate(asked: Comparing) -> None:
     if asked.dry_run:
         with assuming(gpus):
             options.show(parts.foreseen(todo), asked.form)
-    elif not launched(asked):
+    elif not launched(asked, parts.recipes_of(todo)):
         if asked.plan is not None:
             parts.fix(asked.plan, asked.study)
         ended, failed = parts.trained(todo)

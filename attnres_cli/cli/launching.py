@@ -15,15 +15,17 @@ from attnres_cli.console import note
 from attnres_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from attnres_cli.config.recipe import Recipe
     from attnres_cli.lab.workers.claimer import Claimer, Jobs
 
 _NOT_OF_CLAIMERS = ("--launch", "--job", "--workers", "--study")
 
 
-def launched(asked: Training) -> bool:
+def launched(asked: Training, of: Sequence[Recipe] = ()) -> bool:
     """False without `--launch`. With it, run the command that was typed on a cluster, `workers`
-    times at once, and print what it prints there; or print the script that does. Raises typer.Exit
-    as the command would, and UsageError.
+    times at once, and print what it prints there; or print the script that does. `of` are the
+    recipes that it trains under, where they are known. Raises typer.Exit as the command would, and
+    UsageError.
     """
     launch, n = asked.launch, asked.workers
     if asked.prints and launch != "slurm":
@@ -51,7 +53,7 @@ def launched(asked: Training) -> bool:
             typer.echo(slurm.script(claimer, n, resources), nl=False)
             return True
         submit = partial(_on_slurm, claimer, n, resources)
-    outcome = follow(submit, asked.study, note)
+    outcome = follow(submit, asked.study, note, of)
     typer.echo(outcome.out, nl=False)
     if outcome.code:
         raise typer.Exit(outcome.code)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.console import note, told_if_slow
 from attnres_cli.data import sources
-from attnres_cli.lab import branches, carried, tune
+from attnres_cli.lab import branches, carried, grid, tune
 from attnres_cli.lab.comparing import RATED, TUNED, Ablation, Request, ablation, check_margin
 from attnres_cli.lab.experiment import Place
 from attnres_cli.lab.grid import canonical, resolve
@@ -73,6 +73,13 @@ def of_recipes(parts: Sequence[Sequence[Part]]) -> list[Part]:
         for own in parts
         for part in own
     ]
+
+
+def recipes_of(parts: Sequence[Part]) -> list[Recipe]:
+    """The recipes of all parts, by canonical names of designs; none where more come of tuning."""
+    if any(part.request.tune_lr for part in parts):
+        return []
+    return [grid.named(part.recipe) for part in parts]
 
 
 def _carrying(parts: list[Part], base: int) -> list[Part]:

@@ -20,12 +20,16 @@ import pytest
 from batch_system import install, jobs, tell
 from commands import Attnres
 from grids import OFTEN, PLACE, done, forked_by, numbers, query, running, started, wait_until
+from studies import FACTS
 
+from attnres_cli.config.recipe import load
 from attnres_cli.errors import UsageError, WorkersError, installing
 from attnres_cli.lab.launch import follow
 from attnres_cli.lab.workers import on_ray, slurm
 from attnres_cli.lab.workers.claimer import Claimer, Outcome
 from attnres_cli.lab.workers.signals import handled
+from attnres_cli.records.run import RunSpec
+from attnres_cli.store.store import Store
 
 GRID = ["ablate", "standard", "attnres:block_size=2", "--seeds", "2", "--recipe", "smoke"]
 GRID += ["--set", "train.tokens=30k", "--set", "train.eval_tokens=512"]  # 58 steps
@@ -91,6 +95,25 @@ def test_the_first_report_is_shown_and_without_one_the_last_words_of_the_first_j
         follow(lambda: Ended(Outcome(2, "", "attnres: no data")), "none.db", print)
     with pytest.raises(WorkersError, match=r"code 3: none lasts; .* the same command goes on"):
         follow(lambda: Ended(Outcome(3, "", "none lasts"), dead), "none.db", print)
+
+
+def test_only_runs_of_its_recipes_are_counted_and_a_job_that_ends_badly_is_told_at_once(folder):
+    ours, theirs = load("smoke"), load("smoke", ["train.tokens=8k"])
+    store = Store.open("attnres.db", create=True)
+    for recipe, n in ((ours, 2), (theirs, 3)):
+        specs = [RunSpec(recipe, "standard", seed, FACTS.fingerprint) for seed in range(n)]
+        store.plan(specs, FACTS)
+    found, told = Ended(Outcome(1, "", "attnres: no GPU")), list[str]()
+    found.n = 2
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if line.endswith("ended"):
+            found.outcomes += (Outcome(0, "a report", ""),)
+
+    follow(lambda: found, "attnres.db", tell, [ours])
+
+    assert told == ["a job ended with code 1: no GPU", "0 of 2 runs ended"]
 
 
 def test_nothing_is_submitted_where_the_study_cannot_be_read(
