@@ -212,8 +212,9 @@ class Experiment:
                         branches.branch(self.store, plan, fresh)
                         know(fresh)
                         every.extend(fresh)
-                        display.expect(sum(record.status in WAITS for record in fresh))
-                    return [record.id for record in every]
+                    now = self.store.statuses(ids := [record.id for record in every])
+                    display.expect(sum(status in WAITS for status in now.values()))  # others end
+                    return ids
 
                 know(every)
                 self.train(plan, requested, display)

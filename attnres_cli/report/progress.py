@@ -104,6 +104,7 @@ class ProgressDisplay:
         """Take the end of a run; that it failed is told, its loss if all is to be."""
         run, loss = self.runs[event.run_id], event.val_loss
         self.ended += 1
+        self.total = max(self.total, self.ended)  # its end is in the study before it is told
         self.running.pop(event.worker, None)
         if loss is None:
             note(f"{run.name}: failed")
