@@ -11,7 +11,7 @@ from attnres_cli.errors import UsageError
 from attnres_cli.lab.experiment import Experiment
 from attnres_cli.records.gates import has_failed
 from attnres_cli.records.plan import Plan
-from attnres_cli.records.run import WAITS, RunRecord
+from attnres_cli.records.run import WAITS, RunRecord, RunSpec
 from attnres_cli.stats.power import growing
 from attnres_cli.stats.sequential import MOST, grows
 from attnres_cli.store.store import Store
@@ -67,8 +67,9 @@ def foreseen(plan: Plan, most: int) -> str:
 
 @dataclass(frozen=True)
 class Growing:
-    """What a plan's table needs next: called with the runs that it has, it adds those of the next
-    seeds of arms that are not decided, once all of its runs have ended. `judged` reads the study.
+    """What a plan's table needs next: called with the runs that it has, it adds those that failed
+    on later seeds, and those of the next seeds of arms that are not decided, once all of its runs
+    have ended. `judged` reads the study.
     """
 
     experiment: Experiment
@@ -85,8 +86,8 @@ class Growing:
             return added
         held = {run.identity for run in records}
         while (found := self.judged()) is not None:
-            plan = self._next(found)
-            fresh = self.experiment.records([s for s in plan.specs if s.identity not in held])
+            specs = [*self._failed(found), *self._next(found).specs]
+            fresh = self.experiment.records([s for s in specs if s.identity not in held])
             added += fresh
             held |= {run.identity for run in fresh}
             if not fresh or any(run.status in WAITS for run in fresh):
@@ -114,6 +115,13 @@ class Growing:
         return replace(
             self.plan, arms=arms, seeds=tuple(itertools.islice(usable, min(n, self.most)))
         )
+
+    def _failed(self, found: Comparison) -> list[RunSpec]:
+        """The failed runs of the plan's arms: the plan itself has only the first seeds."""
+        failed = {run.identity: run.seed for run in found.records if has_failed(run)}
+        seeds = dict.fromkeys(failed.values())
+        specs = (self.plan.spec(arm, seed) for arm in self.plan.arms for seed in seeds)
+        return [spec for spec in specs if spec.identity in failed]
 
     def _is_open(self, arm: ArmResult, found: Comparison) -> bool:
         """Whether more seeds may decide an arm of the plan."""

@@ -25,6 +25,7 @@ from attnres_cli.lab.merging import merge
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.lab.workers.worker import Store as WorkersStore
 from attnres_cli.nn import residual
+from attnres_cli.records.run import RunSpec, Status
 from attnres_cli.store.store import Store
 
 DATA = ["data.source=text", "data.path=text.txt", "train.tokens=4k"]
@@ -173,6 +174,26 @@ def test_a_table_that_was_planned_keeps_its_looks_and_grows_to_the_next(
 
     assert seeds() == {"standard": 8, "attnres": 8}
     assert (found["planned_seeds"], found["most_seeds"]) == (5, None)
+
+
+def test_a_run_that_failed_on_a_later_seed_is_counted_and_trained_again_if_asked(
+    recipe: Recipe, attnres: Attnres
+):
+    losses = {"standard": (2.5,) * 8, "attnres": (2.51, 2.48, 2.515, 2.49, 2.52, 2.5, 2.51)}
+    store = studies.fill(Path("attnres.db"), recipe, losses, code_of)
+    data = studies.FACTS.fingerprint
+    store.plan([RunSpec(recipe, "attnres", 7, data, code_of("attnres"))], studies.FACTS)
+    record = store.claim(range(99))
+    assert record is not None
+    store.fail(record.id, "the disk was full", record.versions)
+    grown = ("ablate", "standard", "attnres", *SMALL, "--until", "decided", "--most", "8")
+
+    code, _, said = attnres(*grown, "--in-process")
+    assert (code, "failed runs: 1" in said) == (3, True)
+    attnres.json(*grown, "--in-process", "--retry-failed")
+
+    assert store.statuses([record.id]) == {record.id: Status.COMPLETE}
+    assert seeds() == {"standard": 8, "attnres": 8}
 
 
 def test_a_plan_may_grow_within_its_seeds_and_is_preregistered_once_decided(attnres: Attnres):
