@@ -91,14 +91,14 @@ class Bench:
         self.runner = TrialRunner(self.experiment, plan, self.search, self.families)
 
     def run(
-        self, outcome: Outcome = deep_is_good, stop_after: int = -1, confirmed: int = 1, **how: bool
+        self, outcome: Outcome = deep_is_good, stop_after: int = -1, confirmed: int = 1, **how: Any
     ) -> Bench:
         """Search, then confirm `confirmed` shapes of each design; die after `stop_after` runs."""
         self.screen(outcome, stop_after, **how)
         self.runner.confirm(confirmed, self.search.confirm_seeds)
         return self
 
-    def screen(self, outcome: Outcome = deep_is_good, stop_after: int = -1, **how: bool) -> Bench:
+    def screen(self, outcome: Outcome = deep_is_good, stop_after: int = -1, **how: Any) -> Bench:
         """Try what there is to try; die after `stop_after` runs."""
 
         def train(_plan: Plan, wanted: Wanted, _display: ProgressDisplay) -> None:

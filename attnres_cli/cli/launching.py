@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,8 @@ def launched(asked: Training, of: Sequence[Recipe] = ()) -> bool:
 
 def claimers_words(typed: Sequence[str], study: str) -> list[str]:
     """What was typed after `attnres`, for one worker and without what is for us. The study has no
-    password: every machine finds it as this one does.
+    password: every machine finds it as this one does. Runs that failed before now are trained once
+    more, not those that fail again before the last claimer begins.
     """
     end = typed.index("--") if "--" in typed else len(typed)
     words, rest, takes_value = [], list(typed[end:]), False
@@ -72,6 +74,8 @@ def claimers_words(typed: Sequence[str], study: str) -> list[str]:
             takes_value = False
         elif name in _NOT_OF_CLAIMERS:
             takes_value = not is_joined
+        elif each == "--retry-failed":
+            words += ["--retry-failed-before", datetime.now(UTC).isoformat(timespec="seconds")]
         elif each != "--print":
             words.append(each)
     return [*words, "--workers", "1", *address.typed(study), *rest]

@@ -227,6 +227,7 @@ class Training:
         show_default=False,
     )
     retry_failed: bool = typer.Option(False, help="Train failed runs again.")
+    retry_before: str = typer.Option("", "--retry-failed-before", hidden=True)  # of --launch
     dry_run: bool = typer.Option(False, help="Print the plan and train nothing.")
     plugin: list[str] | None = PLUGINS
 
@@ -236,7 +237,8 @@ class Training:
         from attnres_cli.lab.live import Log
 
         where = self.study, workers, self.device, self.engine
-        return Place(*where, self.retry_failed, in_process, Log(self.log or ()))
+        log, again = Log(self.log or ()), self.retry_failed or self.retry_before != ""
+        return Place(*where, again, in_process, log, self.retry_before)
 
 
 @dataclass(frozen=True, kw_only=True)

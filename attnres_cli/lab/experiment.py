@@ -27,8 +27,9 @@ from attnres_cli.store.store import Store
 @dataclass(frozen=True)
 class Place:
     """Where runs are recorded and computed, as the user typed it. `workers` is None for as many as
-    pay; `retry_failed` trains runs once more that failed before this command; `in_process` starts
-    no worker; `log` follows runs while they train.
+    pay; `retry_failed` trains runs once more that failed before this command, or where it is one
+    of several that were launched together, `retry_before` that time (UTC, ISO 8601); `in_process`
+    starts no worker; `log` follows runs while they train.
     """
 
     study: str
@@ -38,6 +39,7 @@ class Place:
     retry_failed: bool = False
     in_process: bool = False
     log: Log = field(default_factory=Log)
+    retry_before: str = ""
 
 
 class Display(Protocol):
@@ -103,15 +105,23 @@ class Experiment:
         """
         facts = self.tokens.description
         records = self.store.plan(specs, facts) if specs else []
-        again = [
-            spec
-            for spec, record in zip(specs, records, strict=True)
-            if has_failed(record) and record.id not in self.failed
-        ]
-        if not self.place.retry_failed or not again:
+        if not self.place.retry_failed:
+            return records
+        failed = self._failed_before(records)
+        again = [spec for spec, run in zip(specs, records, strict=True) if run.id in failed]
+        if not again:
             return records
         self.store.plan(again, facts, retry_failed=True)
         return self.store.plan(specs, facts)
+
+    def _failed_before(self, records: Sequence[RunRecord]) -> set[int]:
+        """Those of these runs that are to be trained once more."""
+        failed = {run.id for run in records if has_failed(run)} - self.failed
+        if self.place.retry_before and failed:
+            ends = self.store.standings(list(failed)).values()
+            later = [e.run_id for e in ends if (e.finished_at or "") >= self.place.retry_before]
+            failed -= {*later}
+        return failed
 
     def complete(self, plan: Plan, title: str, more: More | None = None) -> Plan:
         """Train what the study lacks of a plan, timed and told before, and what `more` adds to it;

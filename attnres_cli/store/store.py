@@ -141,7 +141,7 @@ class Store(Planner):
             free(connection, orphans, counts=cause is not None)
             guilty = [row.id for row in orphans if row.attempts >= MAX_ATTEMPTS]
             if cause is not None and guilty:
-                failed = {"status": Status.FAILED, "error": cause}
+                failed = {"status": Status.FAILED, "error": cause, "finished_at": now()}
                 connection.execute(update(runs).where(runs.c.id.in_(guilty)).values(failed))
         return len(orphans)
 

@@ -292,6 +292,8 @@ def test_a_claimer_is_the_command_with_one_worker_and_without_our_own_options():
     found = " ".join(claimers_words(typed, URL.format("")))
     place = f"--workers 1 --study {URL.format('')} -- attnres"
     assert found == f"-q ablate standard --seeds 2 {place}"
+    again = claimers_words(["ablate", "--retry-failed"], "")
+    assert re.fullmatch(r"ablate --retry-failed-before \S+\+00:00 --workers 1", " ".join(again))
 
 
 @pytest.mark.parametrize("command", ["ablate", "search --budget params=60k"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from untrained import Silent
 from attnres_cli.config.recipe import load
 from attnres_cli.lab.experiment import Experiment, Place
 from attnres_cli.records.plan import Arm, Plan
-from attnres_cli.records.run import Event, RunRecord, RunSpec
+from attnres_cli.records.run import Event, RunRecord, RunSpec, Status
 from attnres_cli.report.progress import ProgressDisplay
 from attnres_cli.store.store import Store
 
@@ -49,6 +50,28 @@ def end(store: Store, ids: Sequence[int]) -> RunRecord:
     assert record is not None
     store.finish(replace(record, status=RESULT.status, result=RESULT, versions=VERSIONS))
     return record
+
+
+def test_commands_that_are_launched_together_retry_a_run_once(experiment: Experiment):
+    store, (spec, *_) = experiment.store, SPECS
+    (run,) = experiment.records([spec])
+
+    def fail(at: str) -> None:
+        assert store.claim([run.id]) is not None
+        store.fail(run.id, "no memory", VERSIONS)
+        with closing(sqlite3.connect("a.db")) as held, held:
+            held.execute("UPDATE attnres_runs SET finished_at = ?", [at])
+
+    def again(before: str) -> Status:
+        place = replace(experiment.place, retry_failed=True, retry_before=before)
+        return replace(experiment, place=place).records([spec])[0].status
+
+    launched = "2026-11-29T12:00:00+00:00"
+    fail("2026-11-29T11:59:59+00:00")
+    assert again(launched) is Status.PENDING
+    fail("2026-11-29T12:00:09+00:00")
+    assert again(launched) is Status.FAILED
+    assert again("") is Status.PENDING
 
 
 def test_a_display_is_full_when_another_command_has_trained_half_of_the_runs(

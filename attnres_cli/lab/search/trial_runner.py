@@ -80,8 +80,10 @@ class TrialRunner:
         """Let failed trials be trained once more: a new trial takes the place of each."""
         for family in self.families:
             failed = family.failed()
-            self.first([point for _, point in failed])
-            for trial, point in failed:
+            records = self.first([point for _, point in failed])
+            for (trial, point), record in zip(failed, records, strict=True):
+                if has_failed(record):  # since others were launched together with this command
+                    continue
                 is_extra = EXTRA in trial.user_attrs
                 family.add(point, None, TrialState.RUNNING, is_extra=is_extra)
 

@@ -24,7 +24,6 @@ from attnres_cli.errors import DONE, SOME_FAILED, UsageError, required
 from attnres_cli.lab.workers.signals import handled
 
 _TICK_S = 0.2
-RETRIES = "--retry-failed"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -113,12 +112,10 @@ class Claimer:
             os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)  # takes no lock: in a handler
 
     def checkpoint(self) -> Any:
-        """For submitit, when the job's time is over: the same claimer again, as a job to requeue.
-        Runs that failed before the command was typed are trained once more once.
-        """
+        """For submitit, when the job's time is over: the same claimer, as a job to requeue."""
         self.stop()
         helpers = required("submitit.helpers", "slurm", "--launch slurm", UsageError)
-        return helpers.DelayedSubmission(Claimer([w for w in self.words if w != RETRIES]))
+        return helpers.DelayedSubmission(Claimer(self.words))
 
 
 def _end_with_parent() -> None:

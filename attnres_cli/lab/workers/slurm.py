@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnres_cli.errors import UsageError, required, unknown
-from attnres_cli.lab.workers.claimer import RETRIES, Claimer, Outcome
+from attnres_cli.lab.workers.claimer import Claimer, Outcome
 
 GRACE_S = 90  # before its time is over a job is told: it saves, and is queued again
 _OFTEN = 10_000  # times that submitit lets a job be queued again
@@ -58,15 +58,13 @@ def script(claimer: Claimer, n: int, options: Mapping[str, str]) -> str:
         "open-mode": "append", "requeue": "", "signal": f"B:USR2@{GRACE_S}",
     } | {name.replace("_", "-"): value for name, value in options.items()}  # fmt: skip
     flags = [f"#SBATCH --{name}" + (f"={value}" if value else "") for name, value in given.items()]
-    command, first = shlex.join(claimer.command), '[ "${SLURM_RESTART_COUNT:-0}" = 0 ]'
     return "\n".join([
         "#!/bin/bash",
         *flags,
         "",
         *(f"export {n}={shlex.quote(text)}" for n, text in claimer.environment.items()),
         f"cd {shlex.quote(str(claimer.folder))} || exit",
-        *([f"{first} && retry={RETRIES}"] if RETRIES in claimer.words else []),
-        command.replace(f" {RETRIES}", " $retry") + " &",
+        f"{shlex.join(claimer.command)} &",
         "claimer=$!",
         "again() {  # the time is almost over: the run is saved, and another job goes on",
         '    kill -TERM "$claimer" && wait "$claimer"',

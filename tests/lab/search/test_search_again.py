@@ -35,8 +35,10 @@ def test_failed_first_looks_are_trained_again_only_when_asked_for_and_then_count
     assert set(standard(failed)) == {State.FAILED}
     assert len(lost) == len(failed.experiment.failed) == len(digests)
 
-    untouched = bench(n_trials=1).run(fails(0))
-    assert digests.isdisjoint(digest for digest, _, seed in untouched.trained if seed == 0)
+    later = {"retry_failed": True, "retry_before": "2020"}  # these failed since
+    for how in ({}, later):
+        untouched = bench(n_trials=1).run(fails(0), **how)
+        assert digests.isdisjoint(digest for digest, _, seed in untouched.trained if seed == 0)
 
     twice = bench(n_trials=1).run(fails(0), retry_failed=True)
     runs = [run for run in twice.trained if run[1] == "standard"]
