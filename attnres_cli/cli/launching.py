@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import typer
 
 from attnres_cli.cli.options import Training
 from attnres_cli.config import address
-from attnres_cli.console import note
+from attnres_cli.console import note, say
 from attnres_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def launched(asked: Training, of: Sequence[Recipe] = ()) -> bool:
             typer.echo(slurm.script(claimer, n, resources), nl=False)
             return True
         submit = partial(_on_slurm, claimer, n, resources)
-    outcome = follow(submit, asked.study, note, of)
+    with redirect_stdout(sys.stderr):  # Ray prints, too
+        outcome = follow(submit, asked.study, note, of)
     typer.echo(outcome.out, nl=False)
     if outcome.code:
         raise typer.Exit(outcome.code)
@@ -93,6 +95,8 @@ def _on_ray(claimer: Claimer, study: str, n: int, resources: Mapping[str, str]) 
             jobs.cancel()
             raise
     where = plural(jobs.n_machines, "machine")
+    if jobs.lacks:
+        say(jobs.lacks)
     note(f"{plural(n, 'task')} on a Ray cluster of {where}; Ctrl-C or a closed terminal ends them")
     return jobs
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attnres_cli.errors import UsageError, required, unknown
 from attnres_cli.lab.workers.claimer import Claimer, Outcome
+from attnres_cli.verdict.numbers import plural
 
 _OPTIONS = {"num_cpus": float, "num_gpus": float, "memory": float, "accelerator_type": str}
+_RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 _LAST_WORDS_S = 20.0  # for checkpoints of tasks that are cancelled
 
 
@@ -20,11 +24,37 @@ def checked(options: Mapping[str, str]) -> dict[str, Any]:
     for name, text in options.items():
         if name not in _OPTIONS:
             raise UsageError("--job: " + unknown("option of Ray", name, _OPTIONS))
-        try:
-            found[name] = _OPTIONS[name](text)
-        except ValueError:
-            raise UsageError(f"--job: {name} takes a number, got '{text}'") from None
+        found[name] = text if _OPTIONS[name] is str else _number(name, text)
     return found
+
+
+def _number(name: str, text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (found := float(text)) < math.inf:
+            return found
+    raise UsageError(f"--job: {name} takes a number from 0 up, got '{text}'")
+
+
+def lacking(machines: Sequence[Mapping[str, float]], options: Mapping[str, Any]) -> str:
+    """What to say where none of a cluster's machines, given by Ray's resources, has room for a task
+    with these options; empty where one has. A cluster may start more machines when tasks wait.
+    """
+    asked = {_RESOURCES.get(name, f"{name}:{value}"): value for name, value in options.items()}
+    needed = {"CPU": 1.0} | {n: 1e-9 if isinstance(v, str) else v for n, v in asked.items()}
+    if any(all(has.get(n, 0.0) >= v for n, v in needed.items()) for has in machines):
+        return ""
+    typed = (f"{n}={v:.12g}" if isinstance(v, float) else f"{n}={v}" for n, v in options.items())
+    held = "; ".join(dict.fromkeys(map(_size, machines)))
+    return (
+        f"no machine of the Ray cluster has {', '.join(typed) or 'a CPU'}, only {held}: tasks "
+        "wait until one joins"
+    )
+
+
+def _size(has: Mapping[str, float]) -> str:
+    """`8 CPUs, 1 GPU, 16.0 GB`."""
+    counts = [plural(int(has.get(name, 0)), name) for name in ("CPU", "GPU")]
+    return f"{', '.join(counts)}, {has.get('memory', 0) / 1e9:.1f} GB"
 
 
 class OnRay:
@@ -41,9 +71,13 @@ class OnRay:
                 self._ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
             except Exception as error:  # Ray raises no better one where it does not start in time
                 raise UsageError(f"--launch ray: Ray is not there: {error}") from error
-        self.n_machines = sum(node["Alive"] for node in self._ray.nodes())
+        machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        self.n_machines, self.lacks = len(machines), lacking(machines, options)
         self.n, task = n, self._ray.remote(_call)
-        self._tasks = [task.options(**options).remote(claimer) for _ in range(n)]
+        try:
+            self._tasks = [task.options(**options).remote(claimer) for _ in range(n)]
+        except (ValueError, TypeError) as error:  # as of one and a half GPUs
+            raise UsageError(f"--job: {error}") from error
         self._ended: dict[Any, Outcome] = {}
 
     def ended(self) -> Sequence[Outcome]:

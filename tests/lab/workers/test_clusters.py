@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import grids
 import pytest
@@ -168,7 +169,9 @@ def test_options_of_jobs_are_checked_by_name_and_type():
         (slurm.checked, "partitoin", "gpu", "did you mean 'partition'"),
         (slurm.checked, "time", "soon", "got 'soon'"),
         (on_ray.checked, "num_gpu", "1", "did you mean 'num_gpus'"),
-        (on_ray.checked, "num_cpus", "two", "takes a number, got 'two'"),
+        (on_ray.checked, "num_cpus", "two", "takes a number from 0 up, got 'two'"),
+        (on_ray.checked, "num_cpus", "-1", "takes a number from 0 up, got '-1'"),
+        (on_ray.checked, "num_gpus", "nan", "takes a number from 0 up, got 'nan'"),
     ):
         with pytest.raises(UsageError, match=words):
             checked({name: value})
@@ -212,6 +215,55 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         slurm.executor({"time": "90"})
     with pytest.raises(UsageError, match=re.escape(installing("ray"))):
         on_ray.OnRay(Claimer([]), 1, {})
+
+
+def test_resources_that_no_machine_of_ray_has_are_named_with_what_there_is():
+    machines = [{"CPU": 2.0, "memory": 1.6e10}, {"CPU": 8.0, "GPU": 1.0, "accelerator_type:T4": 1}]
+    for typed in ({}, {"num_gpus": 1.0, "num_cpus": 8.0}, {"accelerator_type": "T4"}):
+        assert on_ray.lacking(machines, typed) == ""
+    assert on_ray.lacking(machines, {"num_gpus": 2.0, "accelerator_type": "H100"}) == (
+        "no machine of the Ray cluster has num_gpus=2, accelerator_type=H100, only 2 CPUs, 0 GPUs, "
+        "16.0 GB; 8 CPUs, 1 GPU, 0.0 GB: tasks wait until one joins"
+    )
+
+
+class FakeRay:
+    """Ray on a machine without a GPU, where every task has ended."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self) -> None:
+        self.is_initialized, self.cancel, self.shutdown = bool, print, bool
+        self.nodes = lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}]
+
+    def init(self, **_: object) -> None:
+        sys.stdout.write("a line of Ray\n")
+
+    def remote(self, _task: object) -> FakeRay:
+        return self
+
+    def options(self, *, num_gpus: float = 0.0) -> SimpleNamespace:
+        if num_gpus % 1:
+            raise ValueError("whole GPUs only")
+        return SimpleNamespace(remote=lambda claimer: claimer)
+
+    def wait(self, tasks: list[object], **_: object) -> tuple[list[object], list[object]]:
+        return tasks, []
+
+    def get(self, _task: object) -> Outcome:
+        return Outcome(0, "a report\n", "")
+
+
+def test_stdout_has_only_the_report_of_a_ray_task(folder, attnres: Attnres, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    launch = [*GRID, "--launch", "ray", "--workers", "1", "--job"]
+
+    code, out, err = attnres(*launch, "num_gpus=1")
+
+    assert (code, out) == (0, "a report\n")
+    assert "a line of Ray" in err
+    assert "has num_gpus=1, only 2 CPUs, 0 GPUs" in err
+    assert "--job: whole GPUs only" in attnres(*launch, "num_gpus=1.5")[2]
 
 
 def test_the_batch_script_runs_the_array_and_is_queued_again(folder: Path, programs, monkeypatch):
