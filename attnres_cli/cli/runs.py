@@ -254,6 +254,9 @@ def _to_change(study: str, ids: Sequence[int]) -> tuple[Store, list[RunRecord]]:
 
 def _remove(store: Store, records: Sequence[RunRecord], reason: str | None) -> None:
     """Remove them with their files, and say what reports go on to tell."""
+    from attnres_cli.report.runs import named
+    from attnres_cli.verdict.numbers import spans
+
     before = len(store.removed())
     store.remove([record.id for record in records], reason)
     for record in records:
@@ -261,11 +264,10 @@ def _remove(store: Store, records: Sequence[RunRecord], reason: str | None) -> N
     with suppress(OSError):  # other runs' files are there, or it never was
         store.folder.rmdir()
     told = store.removed()[before:]
-    say(f"removed: {', '.join(str(record.id) for record in records)}")
+    say(f"removed: {spans(sorted(record.id for record in records))}")
     if told:
-        named = ", ".join(f"{gone.variant} seed {gone.seed}" for gone in told)
-        how = "excluded for that reason" if reason else "missing, until they are trained again"
-        say(f"reports go on to name {named}: {how}")
+        how = "excluded for that reason" if reason else "missing until they are trained again"
+        say(f"reports name {named(told)} as {how}")
 
 
 @options.keeping_nothing()

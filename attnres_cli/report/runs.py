@@ -12,14 +12,22 @@ from typing import Any
 
 from attnres_cli.errors import last_line
 from attnres_cli.records.merged import Fate, Merged
-from attnres_cli.records.run import Point, RunRecord, RunResult, Standing, Status
+from attnres_cli.records.run import (
+    FIRST_TUNING_SEED,
+    Point,
+    Removed,
+    RunRecord,
+    RunResult,
+    Standing,
+    Status,
+)
 from attnres_cli.records.run_records import Listed, as_records
 from attnres_cli.records.verification import Verification
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.table import Report, Style, Table, columns, tabled
 from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.fields import Field, picked
-from attnres_cli.verdict.numbers import duration, number, params, plural
+from attnres_cli.verdict.numbers import duration, number, params, plural, spans
 
 _STYLES: dict[str, Style] = {
     Status.FAILED: "bad", Status.DIVERGED: "warning", Status.RUNNING: "good",
@@ -46,6 +54,25 @@ def _outcome(record: RunRecord) -> str:
         return last_line(record.error)
     result = record.result
     return f"{result.val_loss:.4f}" if result and math.isfinite(result.val_loss) else ""
+
+
+def named(gone: Sequence[Removed]) -> str:
+    """`37 runs of gpas (seeds 0 to 4, and 32 for tuning), 1 run of dca (seed 3)`."""
+    found: dict[str, list[int]] = {}
+    for each in gone:
+        found.setdefault(each.variant, []).append(each.seed)
+    return ", ".join(
+        f"{plural(len(seeds), 'run')} of {variant} ({_seeds(seeds)})"
+        for variant, seeds in found.items()
+    )
+
+
+def _seeds(found: Sequence[int]) -> str:
+    compared = sorted({seed for seed in found if seed < FIRST_TUNING_SEED})
+    n_tuning = sum(seed >= FIRST_TUNING_SEED for seed in found)
+    parts = [f"seed{'s' * (len(compared) > 1)} {spans(compared)}"] if compared else []
+    parts += [f"{'and ' * bool(parts)}{n_tuning} for tuning"] if n_tuning else []
+    return ", ".join(parts)
 
 
 def list_of(lines: Sequence[Listed]) -> Report:

@@ -20,6 +20,7 @@ from studies import FACTS
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import Point, Probe, RunSpec, Status
+from attnres_cli.report.runs import named
 from attnres_cli.store.store import Store
 
 THIRD = (0.25, 0.5, 0.75)
@@ -170,11 +171,20 @@ def test_removed_runs_are_gone_with_curves_and_files_and_their_removal_is_named_
         assert connection.execute("SELECT COUNT(*) FROM attnres_curve").fetchone() == (0,)
     assert [folder.name[:2] for folder in store.folder.iterdir()] == ["2-"]
     _, _, given = attnres("runs", "rm", "2", "--reason", "a kernel of another driver")
-    named = "standard seed 0, standard seed 1: missing, until they are trained"
-    assert f"reports go on to name {named}" in without
-    assert "excluded for that reason" in given
+    named = "2 runs of standard (seeds 0 to 1) as missing until they are trained again"
+    assert f"reports name {named}\n" in without
+    assert "as excluded for that reason" in given
     reasons = [None, None, "a kernel of another driver"]
     assert [gone.reason for gone in store.removed()] == reasons
+
+
+def test_removed_runs_are_named_by_design_and_tuning_seeds_only_counted():
+    seeds = {"gpas": [0, 1, 4, *range(10**6, 10**6 + 4)] * 2, "dca": [3], "mudd": [10**6]}
+    gone = [SimpleNamespace(variant=name, seed=n) for name, each in seeds.items() for n in each]
+    assert named(gone) == (
+        "14 runs of gpas (seeds 0 to 1, 4, and 8 for tuning), 1 run of dca (seed 3), "
+        "1 run of mudd (1 for tuning)"
+    )
 
 
 def test_a_run_of_a_living_process_is_listed_as_its_and_not_removed(attnres: Attnres):
