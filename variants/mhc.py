@@ -114,7 +114,7 @@ class ManifoldHyperConnections(ManyStreams):
             sizes = ((width, n_streams), (n_streams,))
             start = torch.full((1,), 0.01)  # a number without an axis cannot be sharded
             self.head.extend([start, *(torch.zeros(size) for size in sizes)])
-            self.register_load_state_dict_pre_hook(_with_axis)
+            self.register_load_state_dict_pre_hook(_with_axis)  # type: ignore[no-untyped-call]
 
     def each(self) -> Sequence[Own]:
         total = sum(self.sizes)

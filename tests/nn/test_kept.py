@@ -32,10 +32,15 @@ THAT_SAY_HOW_RATES_FALL = (
     "standard", "attnres", "dca", "delta", "denseformer", "frac", "gtrxl", "hc", "highway",
     "laurel", "mhc", "mudd", "scaled", "attnres+vres", "mudd:layers=2,window=2+resv",
 )  # fmt: skip
+OF_ONE_NAME = (
+    "standard", "attnres", "dca", "delta", "dlcl", "mhc", "mixln", "mudd", "resv", "attnres+resv",
+    "mudd:layers=2,window=2+resv",
+)  # fmt: skip
 NEWER = {
     "548715b30eb67e95b41ee0246d46cd62d3d7547a": NEWEST,
     "44ddcb69de8990630f0713d065b80af3990dc46a": WITH_VALUES,
     "5102aab06172cfc2abce7038eb3eb653ec1cda2e": THAT_SAY_HOW_RATES_FALL,
+    "2ff076740a3af03323632abb9761fa36af52e394": OF_ONE_NAME,
 }
 """By the first commit that has them; the others train at all commits."""
 
