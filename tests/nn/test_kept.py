@@ -81,7 +81,7 @@ def trained(source: Path, folder: Path, designs: Sequence[str]) -> Trained:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(folder / "s.db")) as study:
-        losses = study.execute("SELECT id, variant, val_loss FROM attnres_runs").fetchall()
+        losses = study.execute("SELECT id, val_loss FROM attnres_runs").fetchall()
         curves = study.execute("SELECT * FROM attnres_curve ORDER BY run_id, step").fetchall()
     weights = {
         path.parent.name.partition("-")[0]: path.read_bytes()
