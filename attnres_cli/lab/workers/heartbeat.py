@@ -12,10 +12,13 @@ from attnres_cli.train.keeper import Keeper
 
 
 class Heartbeat:
-    """Beats for one run while entered; training is asked to stop where the run is another's."""
+    """Beats for one run while entered; training is asked to stop where the run is another's. That
+    is over with the run: whoever asked for nothing else goes on with the next.
+    """
 
     def __init__(self, store: Store, run_id: int, keeper: Keeper) -> None:
         self._store, self._run_id, self._keeper = store, run_id, keeper
+        self._is_lost = False  # and nobody else has asked training to stop
         self._wake, self._is_over, self._is_further = threading.Event(), False, False
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -27,6 +30,8 @@ class Heartbeat:
         self._is_over = True
         self._wake.set()
         self._thread.join()
+        if self._is_lost:
+            self._keeper.stop.wanted = False
 
     def further(self, _step: int) -> None:
         """Beat at once: the run would go on from a later step now."""
@@ -49,6 +54,7 @@ class Heartbeat:
                 self._is_further |= further
                 continue
             if not is_ours:
+                self._is_lost = not self._keeper.stop.wanted
                 self._keeper.stop.wanted = True
             if not is_ours or (self._is_over and not self._is_further):
                 return

@@ -28,13 +28,15 @@ from attnres_cli.config.recipe import load
 from attnres_cli.data import sources
 from attnres_cli.errors import DataError, WorkersError
 from attnres_cli.lab.grid import jobs
-from attnres_cli.lab.workers import pool
+from attnres_cli.lab.workers import heartbeat, pool
 from attnres_cli.lab.workers.provenance import code_of
 from attnres_cli.lab.workers.worker import Job, work, work_here
 from attnres_cli.records.plan import Plan
 from attnres_cli.records.run import WEIGHTS, Event, Point, RunRecord, RunSpec, Status
 from attnres_cli.store.store import Store
 from attnres_cli.train.loop import train
+from attnres_cli.train.ranks import WAYS
+from attnres_cli.train.trainer import Trainer
 
 DESIGN, LESS = "attnres:block_size=2", "lower train.batch_size or --workers"
 _UNDISTURBED: dict[str, tuple[Point, ...]] = {}  # curves by identity of the run
@@ -454,6 +456,27 @@ def test_missing_data_end_the_command_and_fail_no_run(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_ranks_whose_run_another_command_takes_go_on_with_the_next(
+    grid: Grid, often: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.01)
+    monkeypatch.setitem(WAYS, "ddp", Trainer)  # of one rank, which needs no group
+    settings = replace(grid.job.settings, way="ddp on 1 ranks")
+    grid.job, taken = replace(grid.job, settings=settings), list[int]()
+
+    def take(event: Event) -> None:
+        if not taken:
+            taken.append(event.run_id)
+            grid.store.let_go(event.run_id)
+            time.sleep(0.5)  # several beats
+
+    grid.when_begun(take)
+    grid.run_here()
+
+    assert taken == [1]
+    assert grid.ended() == grid.ids
+
+
 def test_a_run_that_another_command_removes_meanwhile_is_skipped(grid: Grid):
     grid.on_event = lambda event: event.done and grid.store.remove([2])
     grid.run()
