@@ -10,12 +10,11 @@ from attnres_cli.config.margin import nats
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data.sources import beginning, load
 from attnres_cli.data.tokens import Tokens
-from attnres_cli.lab import by_design, carried, grid, match, memory, step_times, tune
+from attnres_cli.lab import by_design, carried, grid, match, memory, not_shared, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
 from attnres_cli.lab.study_view import Held
 from attnres_cli.lab.unread import Unread, unread
 from attnres_cli.lab.until_decided import Growing, Until, foreseen
-from attnres_cli.records.code import Code
 from attnres_cli.records.comparison_terms import ArmRecipe, Match, Terms
 from attnres_cli.records.computed import first_of, may_agree, placed, settings_of
 from attnres_cli.records.gates import has_failed
@@ -24,10 +23,8 @@ from attnres_cli.records.run import RunRecord
 from attnres_cli.store.optuna import make_tables
 from attnres_cli.store.store import Store
 from attnres_cli.train import device as computing
-from attnres_cli.verdict.codes import shown
 from attnres_cli.verdict.comparison import Comparison
 from attnres_cli.verdict.labels import warnings
-from attnres_cli.verdict.numbers import plural
 from attnres_cli.verdict.slope import stated
 
 RATED = "each arm at its own learning rate"
@@ -72,8 +69,9 @@ class Ablation:
             records = [record for record in records if not has_failed(record)]
         if self.request.until is not None:  # refused before anything is written
             self.request.until.fixed(held, self.shared, self.baseline)
-        if grid.without(plan, records).missing and (note := _of_other_code(plan, records)):
-            self.watcher.note(note)
+        if grid.without(plan, records).missing and held is not None:
+            for note in not_shared.notes(plan, records, held):
+                self.watcher.note(note)
         missing = grid.without(plan, records)  # refused before anything is written
         memory.fitted(missing, self.tokens, self.request.place.workers)
         return plan, records, held
@@ -214,29 +212,6 @@ class Ablation:
         found = held.comparisons(held.choose(recipe, self.baseline, codes))
         mine = [one for one in found if {one.terms, *(e.terms for e in one.beside)} & {*asked}]
         return held.kept(mine or found)
-
-
-def _of_other_code(plan: Plan, records: Sequence[RunRecord]) -> str:
-    """What to say of runs that other code than that of now has trained; empty without any."""
-    arms = {plan.spec(arm, 0).identity[:2]: arm for arm in plan.arms}
-    older = [
-        (record, arms[record.identity[:2]].code)
-        for record in records
-        if record.result is not None and record.identity[:2] in arms
-        if record.fingerprint == plan.fingerprint
-        if record.code != arms[record.identity[:2]].code.digest
-    ]
-    if not older:
-        return ""
-    before = [(Code.of(record.versions), now) for record, now in older]
-    parts = dict.fromkeys(part for code, now in before if code.digest for part in code.changed(now))
-    changed = f"{', '.join(parts)} changed" if parts else "which is not recorded"
-    names = ", ".join(dict.fromkeys(record.variant for record, _ in older))
-    return (
-        f"the study holds {plural(len(older), 'run')} of {names} by other code ({changed}): they "
-        f"stay, `attnres report --code {shown(older[-1][0])}` compares them; what is missing of "
-        "this code is trained"
-    )
 
 
 def _held(

@@ -192,6 +192,17 @@ def test_another_precision_than_the_runs_have_is_another_table(recipe: Recipe, a
     assert "7 runs" in attnres.prints(*asked, "--seeds", "7")
 
 
+def test_runs_on_other_data_of_the_same_source_are_named(recipe: Recipe, attnres):
+    studies.fill(Path("attnres.db"), recipe, {"standard": BASE, "denseformer": BASE}, code_of)
+    asked = ("ablate", "standard", "attnres", *SMALL, "--dry-run")
+    assert "other data" not in attnres(*asked)[2]
+
+    Path("text.txt").write_text(Path("text.txt").read_text()[::-1])
+
+    told = "the study holds 5 runs of standard on other data of source text "
+    assert f"{told}({studies.FACTS.fingerprint})" in attnres(*asked)[2]
+
+
 def test_a_study_that_has_a_recipe_twice_has_one_table_of_it(recipe: Recipe, attnres):
     """As one of an earlier attnres, or one that was merged."""
     other = load("smoke", [*DATA, "train.tokens=16001"])
