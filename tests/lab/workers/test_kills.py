@@ -93,7 +93,7 @@ class {}(Standard):
 """
 DESIGNS = {
     "raises": "raise ValueError('not today')",
-    "half": "raise ImportError('/tmp/a/b.main.so: file too short')",
+    "torn": "raise ImportError('/tmp/a/b.main.so: file too short')",
     "hungry": "return state + y + torch.empty(2**60)",
     "wild": "return state + y * float('nan')",
 }
@@ -128,9 +128,9 @@ def test_runs_that_fail_or_diverge_end_no_others_and_can_be_trained_again(tmp_pa
     assert (arms["wild"]["verdict"], arms["wild"]["mean"]) == ("blocked", None)
     assert "diverged" in arms["wild"]["reason"]
     failed = {run["variant"]: run["error"] for run in found["failed"]}
-    assert failed.keys() == {"raises", "half", "hungry"}
+    assert failed.keys() == {"raises", "torn", "hungry"}
     left = "/tmp/a/b.main.so was left half compiled by a killed command: delete it"
-    assert failed["half"].endswith(left)
+    assert failed["torn"].endswith(left)
     assert failed["raises"] == "ValueError: not today"
     assert error.startswith("Traceback")
     assert "16 sequences at a time: --set train.micro_batch_size=8" in failed["hungry"]
