@@ -37,9 +37,10 @@ _COSTS = """\
 sublayer, standard's 3 included
   at step 0      {start}"""
 _RECIPE = """
-digest {digest}: {params} parameters of the trunk with 256 byte tokens (d_ff {shape.d_ff}, d_head \
-{shape.d_head}); {steps} of {step_tokens:,} tokens, {tokens:,} in all; {flops:.3g} training FLOPs \
-per run of standard"""
+# digest {digest}: {params} parameters of the trunk with 256 byte tokens (d_ff {shape.d_ff}, \
+d_head {shape.d_head});
+# {steps} of {step_tokens:,} tokens, {tokens:,} in all; {flops:.3g} training FLOPs per run of \
+standard"""
 
 
 def variants_of(
@@ -207,13 +208,16 @@ def keys_of(prefix: str) -> Report:
 
 
 def recipe_of(name: str, overrides: Sequence[str]) -> Report:
-    """A recipe's text as it is written, and what follows from it."""
+    """A recipe's text as it is written, and as comments what follows from it: a file of both is a
+    recipe.
+    """
     loaded = recipes.load(name, overrides)
     shape = loaded.model.shape(vocab_size=256)
     tokens = loaded.steps * loaded.tokens_per_step
     text = [recipes.text_of(name).rstrip()]
     if overrides:
-        text.append("with " + " ".join(f"--set {override}" for override in overrides))
+        typed = " ".join(f"--set {override}" for override in overrides)
+        text.append(f"# with {typed}, which the lines above do not have:")
     text.append(
         _RECIPE.format(
             digest=loaded.digest,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Given, Terms, Tuned
@@ -108,9 +109,9 @@ class Runs:
 
     def choose(self, recipe: str | None, baseline: str, codes: Collection[str] = ()) -> Choice:
         """The runs of one recipe on one fingerprint by one code, by default the newest of the
-        study. `recipe` is a name, the start of a digest, or digest@fingerprint; an arm's own recipe
-        is reported with the one it was made of, and can be asked for by its digest. `codes` are
-        starts of digests, see `of_one_code`.
+        study. `recipe` is a name or a file, the start of a digest, or digest@fingerprint; an arm's
+        own recipe is reported with the one it was made of, and can be asked for by its digest.
+        `codes` are starts of digests, see `of_one_code`.
 
         Raises StudyError where the study has no run, UsageError where it lacks the recipe, code or
         baseline.
@@ -215,9 +216,13 @@ def _group(record: RunRecord) -> str:
 
 
 def _is_meant(record: RunRecord, recipe: str | None) -> bool:
-    if recipe in (None, record.recipe):
+    """Whether the run's is this recipe: its name, its file, or the start of its digest."""
+    if recipe is None:
         return True
-    return len(str(recipe)) >= SHORTEST and _group(record).startswith(str(recipe))
+    is_file = recipe.endswith((".yaml", ".yml"))
+    if record.recipe == (Path(recipe).stem if is_file else recipe):
+        return True
+    return len(recipe) >= SHORTEST and _group(record).startswith(recipe)
 
 
 def options_of(variant: str) -> tuple[str, dict[str, str]]:

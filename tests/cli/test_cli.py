@@ -82,6 +82,12 @@ def test_designs_and_recipes_have_lists_and_pages(attnres: Attnres):
         assert "FAILED" not in out
 
 
+@pytest.mark.parametrize("name", ["quick", "sizes", "gpt2-124m"])
+def test_what_is_printed_of_a_recipe_is_that_recipe(name: str, attnres: Attnres, tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(attnres.prints("recipes", name))
+    assert load(str(tmp_path / "mine.yaml")).digest == load(name).digest
+
+
 def test_every_command_has_help_with_all_that_is_in_brackets(attnres: Attnres):
     """For example the extra [lm-eval], which rich would take for its own markup."""
     commands = [((), typer.main.get_command(app))]

@@ -36,8 +36,8 @@ def test_a_report_is_by_default_of_the_recipe_planned_last(study: list[RunRecord
     assert Runs(study[:2]).choose(None, "standard").others == ()
 
 
-@pytest.mark.parametrize("recipe", ["quick", QUICK])
-def test_a_recipe_is_chosen_by_name_or_digest_on_the_data_used_last(recipe: str, study):
+@pytest.mark.parametrize("recipe", ["quick", "mine/quick.yaml", QUICK])
+def test_a_recipe_is_chosen_by_name_file_or_digest_on_the_data_used_last(recipe: str, study):
     chosen = Runs(study).choose(recipe, "standard")
 
     assert (chosen.recipe_digest, chosen.fingerprint) == (QUICK, NEW)
