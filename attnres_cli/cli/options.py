@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from attnres_cli.store.store import Store
 
 _TEXT = "<str>"
+_TAKES_FILE = {".db": "--study", ".yaml": "--recipe", ".yml": "--recipe", ".py": "--plugin"}
 _MOST_SEEDS = 1000
 PAPER = "paper"  # of --against
 MOST_ID = 2**31 - 1  # of a run: of a column of a database
@@ -77,9 +79,17 @@ MARGIN = typer.Option(
 )
 
 
+def _no_files(typed: list[str] | None) -> list[str] | None:
+    """Designs as they were typed. Raises UsageError for a file, which an option takes."""
+    for word in typed or ():
+        if (option := _TAKES_FILE.get(Path(word).suffix)) is not None:
+            raise UsageError(f"'{word}' is a file, no design: {option} {word}")
+    return typed
+
+
 def specs(meaning: str) -> Any:
     """The argument that takes designs."""
-    return typer.Argument(None, help=meaning, autocompletion=complete.specs)
+    return typer.Argument(None, help=meaning, autocompletion=complete.specs, callback=_no_files)
 
 
 def word(default: str | None, option: str, meaning: str, known: Sequence[str]) -> Any:

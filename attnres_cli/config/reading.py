@@ -114,6 +114,9 @@ def explain(problem: Any, whole: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         *sections, key = problem["loc"]
         section = f"{'.'.join(sections)}: " if sections else ""
+        if elsewhere := _sections_of(str(key), whole):
+            names = " or ".join(f"'{each}.{key}'" for each in elsewhere)
+            return f"{section}unknown key '{key}': did you mean {names}?"
         return section + unknown("key", str(key), _keys(sections, whole))
     if problem["type"] == "missing":
         return f"{where} is missing"
@@ -125,6 +128,13 @@ def explain(problem: Any, whole: type[BaseModel]) -> str:
     if problem["type"] == "value_error":
         return f"{where}: {message}" if where else message
     return f"{where}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+
+
+def _sections_of(key: str, whole: type[BaseModel]) -> list[str]:
+    """The sections that have a key of this name."""
+    inner = {name: about.annotation for name, about in whole.model_fields.items()}
+    sections = {name: of for name, of in inner.items() if isinstance(of, type(BaseModel))}
+    return [name for name, of in sections.items() if key in of.model_fields]
 
 
 def _keys(sections: Sequence[Any], level: type[BaseModel]) -> list[str]:

@@ -245,6 +245,11 @@ def load(
     return recipe
 
 
+def name_of(typed: str) -> str:
+    """The recipe that is meant by a name, or by its file."""
+    return Path(typed).stem if typed.endswith((".yaml", ".yml")) else typed
+
+
 def rungs(recipe: Recipe, origin: str = "") -> list[Recipe]:
     """The recipes of a ladder, in its order and of its name: the recipe alone where it has none."""
     found = []

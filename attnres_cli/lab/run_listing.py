@@ -23,8 +23,8 @@ _Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def filtered(records: Sequence[RunRecord], asked: Mapping[str, str]) -> list[RunRecord]:
-    """The runs of this status, variant, recipe (a name, or the start of a digest), tag and note (a
-    part of it), as far as they are asked for. Raises UsageError for what none of the runs has.
+    """The runs of this status, variant, recipe (a name, a file, or the start of a digest), tag and
+    note (a part of it), as far as asked for. Raises UsageError for what none of the runs has.
     """
     if "status" in asked and asked["status"] not in list(Status):
         raise UsageError(unknown("status", asked["status"], list(Status)))
@@ -41,7 +41,9 @@ def filtered(records: Sequence[RunRecord], asked: Mapping[str, str]) -> list[Run
 def _is(run: RunRecord, name: str, value: str) -> bool:
     if name == "note":
         return value in run.note
-    return value in _known(run, name) or (name == "recipe" and run.recipe_digest.startswith(value))
+    if name == "recipe":
+        return run.recipe == recipes.name_of(value) or run.recipe_digest.startswith(value)
+    return value in _known(run, name)
 
 
 def _known(run: RunRecord, name: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from attnres_cli.errors import AwayError, NoStudyError, StudyError
 T = TypeVar("T")
 
 _HEADER = b"SQLite format 3\0"
+_PACKED = {b"\xfd7zXZ\0": "xz -dk", b"\x1f\x8b": "gunzip -k", b"\x28\xb5\x2f\xfd": "unzstd"}
 _BUSY_MS = 10_000  # then it is said who waits for whom, and tried again
 _LITTLE_BYTES = 2**17  # free, where a write of a few pages may fail
 
@@ -60,7 +61,15 @@ def check_file(path: Path, create: bool) -> None:
     except OSError as error:
         raise StudyError(f"study {path} cannot be read: {error.strerror}") from error
     if header and header != _HEADER:
-        raise StudyError(f"study {path} is not a SQLite file: --study names another, or a new one")
+        raise StudyError(f"study {path} {_instead(path, header)}")
+
+
+def _instead(path: Path, header: bytes) -> str:
+    """What a file that begins like this is, and what to type."""
+    for start, command in _PACKED.items():
+        if header.startswith(start):
+            return f"is compressed: `{command} {path}`, then --study {path.with_suffix('')}"
+    return "is not a SQLite file: --study names another, or a new one"
 
 
 def engine_of(path: Path, *, readonly: bool) -> Engine:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
+from attnres_cli.config.recipe import name_of
 from attnres_cli.errors import AttnresError, StudyError, UsageError, unknown
 from attnres_cli.records.comparison_terms import BY_DESIGN, SHARED, ArmRecipe, Given, Terms, Tuned
 from attnres_cli.records.run import FIRST_TUNING_SEED, Identity, RunRecord
@@ -219,8 +219,7 @@ def _is_meant(record: RunRecord, recipe: str | None) -> bool:
     """Whether the run's is this recipe: its name, its file, or the start of its digest."""
     if recipe is None:
         return True
-    is_file = recipe.endswith((".yaml", ".yml"))
-    if record.recipe == (Path(recipe).stem if is_file else recipe):
+    if record.recipe == name_of(recipe):
         return True
     return len(recipe) >= SHORTEST and _group(record).startswith(recipe)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shlex
 import shutil
 import sqlite3
@@ -165,6 +166,7 @@ REFUSED = {
     },
     "report": {
         "--study none.db": "no study at none.db",
+        "mine/none.db": "'mine/none.db' is a file, no design: --study mine/none.db",
         "--format pdf": "unknown format 'pdf'",
         "--format htlm": "did you mean 'html'?",
         "--preregister /dev/zero": "preregistration /dev/zero is no file",
@@ -274,6 +276,12 @@ def test_a_file_that_is_no_study_stays_as_it_was(content: bytes, attnres: Attnre
     for command in ("ablate --recipe smoke", "report"):
         assert attnres(*command.split())[0] == 2
         assert (folder / "attnres.db").read_bytes() == content
+
+
+def test_a_compressed_study_is_refused_with_what_unpacks_it(attnres: Attnres, folder: Path):
+    (folder / "mine.db.xz").write_bytes(lzma.compress(b"SQLite format 3\0"))
+    told = attnres.refuses("report", "--study", "mine.db.xz")
+    assert told.endswith("compressed: `xz -dk mine.db.xz`, then --study mine.db\n")
 
 
 def test_a_study_with_values_that_nobody_wrote_is_damaged(study: Path, attnres: Attnres):

@@ -79,6 +79,7 @@ def test_a_recipe_of_your_own_is_that_of_its_first_run(tiny_recipe: Recipe, attn
     text = attnres.prints("runs")
     assert [run["differs"] for run in attnres.json("runs")] == ["", "optim.lr=0.5"]
     assert f"differs: from the first recipe {tiny_recipe.name} of this study" in text
+    assert len(attnres.json("runs", "--recipe", f"mine/{tiny_recipe.name}.yaml")) == 2
 
 
 def test_data_are_a_column_where_they_differ(tiny_recipe: Recipe, attnres: Attnres):

@@ -171,6 +171,8 @@ REFUSED = {
     "optim.lrr=1": ("'lrr'", "did you mean 'lr'"),
     "model.n_layer=3": ("'n_layer'", "did you mean 'n_layers'"),
     "optin.lr=1": ("'optin'", "did you mean 'optim'"),
+    "lr=1": ("unknown key 'lr': did you mean 'optim.lr'?",),
+    "train.seq_len=8": ("train: unknown key 'seq_len': did you mean 'model.seq_len'?",),
     "trian={}": ("'trian'", "did you mean 'train'"),
     **{
         f"{text}=1": ("--set", "unknown key", "optim")
