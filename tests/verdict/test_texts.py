@@ -115,6 +115,9 @@ def test_a_report_of_two_recipes_on_other_texts_says_whether_they_agree(
         "attnres": "agree", "hc": "agree",
     }  # fmt: skip
     assert two["more"][0]["recipes"]  # and their losses beside each other
+    printed = attnres.prints("report", *names[:4])
+    assert "B minus A" not in printed  # losses of other tokens
+    assert "why no interval" not in printed
     three = attnres.json("report", *names)
     assert [text["name"] for text in three["texts"]] == ["text0", "text1", "text2"]
     few = attnres.json("report", "hc", *names[:4])

@@ -93,6 +93,19 @@ def test_unpaired_runs_have_a_reason(change, reason, attnres, tiny_recipe, longe
     assert found["b"]["losses"] == {str(s): loss for s, loss in enumerate(losses)}
 
 
+def test_settings_by_design_are_named_not_listed(attnres: Attnres, tiny_recipe: Recipe):
+    for name in ("standard", "attnres"):
+        fill(Path("attnres.db"), tiny_recipe, {name: BASE})
+    text = tiny_recipe.model_dump(mode="json")
+    arms = {name: {"optim.lr": 0.01, "optim.design_lr_scale": 3} for name in ("attnres", "hc")}
+    own = Recipe.model_validate(text | {"name": "own", "arms": arms})
+    fill(Path("attnres.db"), own, {"standard": LESS})
+
+    printed = attnres.prints("report", "--recipe", tiny_recipe.name, "--recipe", "own")
+
+    assert "what differs: settings by design of attnres, hc\n" in printed
+
+
 def test_options_of_one_recipe_are_refused(attnres: Attnres, tiny_recipe: Recipe):
     fill(Path("attnres.db"), tiny_recipe, {"standard": [1.5]})
     sides = ("--recipe", "tiny", "--recipe", tiny_recipe.digest)
