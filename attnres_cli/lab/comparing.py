@@ -278,7 +278,7 @@ def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
         arms = (base, *arms)
 
     def planned(before: Sequence[RunRecord]) -> Plan:
-        threads = grid.threads_of(before, held.folder_of if held else None)
+        threads = grid.threads_of(before, held)
         on = (place.device, place.workers, place.engine, threads)
         plan = grid.make(recipe, arms, request.seeds, tokens.fingerprint, *on)
         if isinstance(tokens, Unread):

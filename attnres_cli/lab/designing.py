@@ -11,6 +11,7 @@ from optuna.storages import RDBStorage
 
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.data import sources
+from attnres_cli.data.tokens import Tokens
 from attnres_cli.errors import StudyError, UsageError
 from attnres_cli.lab import comparing, grid, match, memory, step_times, tune
 from attnres_cli.lab.experiment import Experiment, Place, Watcher
@@ -85,24 +86,8 @@ def make(
     space, recipe, tokens = parse(text), grid.named(recipe), sources.load(recipe)
     shared = recipe.at_rate(recipe.optim.lr)
     base = grid.resolve([BASELINE], shared, tokens.vocab_size)
-    held = Store.existing(place.study)
-    before = [run for run in (held.runs(curves=False) if held else []) if run.variant == BASELINE]
-    threads = grid.threads_of(before, held.folder_of if held else None)
-    on = place.device, place.workers, place.engine, threads
-    plan = grid.make(shared, base, tuple(range(n_trials)), tokens.fingerprint, *on)
-    plan = replace(plan, seeds=(FIRST_LOOK_SEED,), data=tokens.description)
+    plan = _planned(shared, base, tokens, n_trials, place)
     looks = Looks(space, recipe, tokens, budget, plan)
-    whole = looks.arm(BASELINE, TOP).recipe
-    assert whole is not None
-    sizes = shared.model.d_model, 2 * shared.model.n_layers
-    about = Designs(
-        size=space.size,
-        legal=space.legal(lambda choices: space.name_of(choices, *sizes)),
-        tokens=(n_tokens(shorter(whole)), n_tokens(whole)),
-        baseline_digest=whole.digest,
-        settings_digest=recipe.digest,
-        slope=slope.value if slope else None,
-    )
     search = Search(
         name="",
         recipe=recipe.name,
@@ -118,11 +103,38 @@ def make(
         n_trials=n_trials,
         families=(),
         codes=tuple(code_of(part).digest for part in (*space.streams, *space.addons)),
-        designs=about,
+        designs=_about(looks, shared, slope.value if slope else None),
     )
     search = replace(search, name=studies.name_of(search, [FAMILY]))
     looks.plan = _fitted(replace(plan, arms=(*base, *_drawn(looks))), looks, objective, place)
     return Request(search, looks, place, n_confirmed)
+
+
+def _planned(
+    shared: Recipe, base: tuple[Arm, ...], tokens: Tokens, n_trials: int, place: Place
+) -> Plan:
+    """Of the baseline, on the threads of the study's."""
+    held = Store.existing(place.study)
+    before = [run for run in (held.runs(curves=False) if held else []) if run.variant == BASELINE]
+    threads = grid.threads_of(before, held)
+    on = place.device, place.workers, place.engine, threads
+    plan = grid.make(shared, base, tuple(range(n_trials)), tokens.fingerprint, *on)
+    return replace(plan, seeds=(FIRST_LOOK_SEED,), data=tokens.description)
+
+
+def _about(looks: Looks, shared: Recipe, slope: float | None) -> Designs:
+    """What is kept of the space, and of the tokens of its looks."""
+    space, whole = looks.space, looks.arm(BASELINE, TOP).recipe
+    assert whole is not None
+    sizes = shared.model.d_model, 2 * shared.model.n_layers
+    return Designs(
+        size=space.size,
+        legal=space.legal(lambda choices: space.name_of(choices, *sizes)),
+        tokens=(n_tokens(shorter(whole)), n_tokens(whole)),
+        baseline_digest=whole.digest,
+        settings_digest=looks.recipe.digest,
+        slope=slope,
+    )
 
 
 def _fitted(plan: Plan, looks: Looks, objective: str, place: Place) -> Plan:

@@ -24,6 +24,7 @@ from attnres_cli.records import machine
 from attnres_cli.records.machine import Cores
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import WAITS, RunRecord, Settings
+from attnres_cli.store.store import Store
 from attnres_cli.train import device as computing
 from attnres_cli.train import group
 from attnres_cli.train.checkpoint import newest_identity, newest_step
@@ -189,17 +190,15 @@ def _threads(is_narrow: bool, workers: int, on: Cores, held: int | None) -> tupl
     return threads, f"{plural(threads, 'thread')} for each run, {whose}; {cores_}"
 
 
-def threads_of(
-    records: Sequence[RunRecord], folder_of: Callable[[RunRecord], Path] | None = None
-) -> int | None:
+def threads_of(records: Sequence[RunRecord], held: Store | None = None) -> int | None:
     """CPU threads of the newest of these runs that a CPU has trained. If none has ended, those of a
-    checkpoint in their folders: by others nothing goes on from it. None without both.
+    checkpoint beside their study: by others nothing goes on from it. None without both.
     """
     ended = [run.result.settings for run in records if run.result is not None]
     found = [on.threads for on in reversed(ended) if on.device == "cpu"]
-    if found or folder_of is None:
+    if found or held is None:
         return found[0] if found else None
-    begun = (newest_identity(folder_of(run)) for run in reversed(records))
+    begun = (newest_identity(held.folder_of(run)) for run in reversed(records))
     return next((int(made["threads"]) for made in begun if made.get("device") == "cpu"), None)
 
 

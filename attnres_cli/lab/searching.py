@@ -45,7 +45,7 @@ def planned(request: Request, place: Place) -> Plan:
     ]
     largest = max(request.every, key=lambda point: point.flops)
     arms = tuple(map(arm_of, request.every))
-    threads = grid.threads_of(before, held.folder_of if held else None)
+    threads = grid.threads_of(before, held)
     on = (place.device, place.workers, place.engine, threads)
     made = grid.make(largest.recipe, arms, (search.first_seed,), data, *on)
     if "memory" in search.objectives and "cpu" in made.devices:

@@ -32,7 +32,7 @@ from attnres_cli.nn.proofs.prove import doubts
 from attnres_cli.records.code import Code
 from attnres_cli.records.gates import DOUBTS
 from attnres_cli.records.plan import smaller_step
-from attnres_cli.records.run import WAITS, Event, RunRecord, RunSpec, Settings
+from attnres_cli.records.run import WAITS, Event, RunRecord, RunResult, RunSpec, Settings
 from attnres_cli.store import waits
 from attnres_cli.store.retry import patiently, retry_s, seconds_of
 from attnres_cli.store.store import Store
@@ -205,9 +205,7 @@ def _do(
         end = partial(store.fail, claimed.id, why, versions, keeper.step)
         last = event(done=True)
     else:
-        doubted = zip(DOUBTS, doubts(spec.variant, recipe.model.n_layers), strict=False)
-        told = ((name, wrong) for name, wrong in doubted if wrong is not None)
-        result = replace(result, proofs=(*result.proofs, *told))
+        result = _doubted(result, claimed.variant, recipe)
         ended = replace(claimed, status=result.status, result=result, versions=versions)
         end = partial(store.finish, ended)
         last = event(result.steps, done=True, val_loss=result.val_loss)
@@ -222,6 +220,13 @@ def _do(
         with suppress(OSError):  # of another user, who began it
             clear(checkpoints.folder, store.weights_of(ended).name)
     tell(last)
+
+
+def _doubted(result: RunResult, variant: str, recipe: Recipe) -> RunResult:
+    """The result, with what is wrong of all that a design says of itself among its proofs."""
+    found = zip(DOUBTS, doubts(variant, recipe.model.n_layers), strict=False)
+    wrong = ((name, why) for name, why in found if why is not None)
+    return replace(result, proofs=(*result.proofs, *wrong))
 
 
 def _as_asked(held: Recipe, asked: Recipe) -> Recipe:
