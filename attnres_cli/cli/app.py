@@ -122,12 +122,21 @@ def run() -> int:
     return int(code or DONE)
 
 
+def _usage(of: typer.Context) -> str:
+    """`attnres runs note ID NOTE`: a command with its arguments."""
+    taken = [one for one in of.command.params if one.param_type_name == "argument"]
+    return " ".join([of.command_path, *(one.metavar or str(one.name).upper() for one in taken)])
+
+
 def _words_of(error: Exception) -> str | None:
     """What a user who caused an error is told; None where nobody but us can have."""
     if isinstance(error, AttnresError):
         return str(error)
     if isinstance(error, typer.TyperException):
-        return str(getattr(error, "format_message", error.__str__)())
+        message = str(getattr(error, "format_message", error.__str__)())
+        if message.startswith("Missing argument"):
+            return f"{message.removesuffix('.')}: {_usage(error.ctx)}"  # type: ignore[attr-defined]
+        return message
     from attnres_cli.nn.residual import blamed
 
     if (told := blamed(error)) is not None:

@@ -52,7 +52,9 @@ class Checking:
     """What `check` is asked."""
 
     context: typer.Context
-    name: str = typer.Argument(help="The variant to check.", autocompletion=complete.specs)
+    name: str = typer.Argument(
+        help="The variant to check.", autocompletion=complete.specs, metavar="VARIANT"
+    )
     only: list[str] | None = typer.Option(
         None, help="Run only proofs whose name starts like this. Repeatable."
     )

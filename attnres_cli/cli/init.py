@@ -10,7 +10,7 @@ from attnres_cli.errors import UsageError
 
 
 def init(
-    data: str = typer.Argument(help="File or folder with text or tokens."),
+    data: str = typer.Argument(help="File or folder with text or tokens.", metavar="DATA"),
     output: str | None = typer.Option(
         None, help="Recipe to write. Default: NAME.yaml here, after the data.", metavar="FILE"
     ),

@@ -47,7 +47,9 @@ app.command()(export)
 
 @app.command()
 def merge(
-    studies: list[str] = typer.Argument(help="Studies to read: SQLite files or PostgreSQL URLs."),
+    studies: list[str] = typer.Argument(
+        help="Studies to read: SQLite files or PostgreSQL URLs.", metavar="STUDY..."
+    ),
     into: str = typer.Option(help="Study that receives the runs. Created if missing."),
     form: options.Format = options.PRINTED,
 ) -> None:

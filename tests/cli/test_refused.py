@@ -184,7 +184,8 @@ REFUSED = {
         "rm 1 9223372036854775808": "'[ID...]'",
     },
     "verify": {"9223372036854775808": "'ID'"},
-    "check": {"atnres": "did you mean 'attnres'?"},
+    "check": {"atnres": "did you mean 'attnres'?", "": "'VARIANT': attnres check VARIANT"},
+    "init": {"": "'DATA': attnres init DATA"},
     "ablat": {"": "ablat"},
 }
 """By the words that they begin with: the rest of commands, and words of the lines that refuse."""
