@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnres_cli.lab.loading import load
     from attnres_cli.lab.notebook import open_study
+    from attnres_cli.nn.exported import load
     from attnres_cli.nn.model import Transformer
     from attnres_cli.nn.residual import Residual, register
     from attnres_cli.nn.shape import Shape
@@ -23,7 +23,7 @@ _MODULES = {
     "Residual": "nn.residual",
     "Shape": "nn.shape",
     "Transformer": "nn.model",
-    "load": "lab.loading",
+    "load": "nn.exported",
     "open_study": "lab.notebook",
     "parse": "nn.variant",
     "register": "nn.residual",

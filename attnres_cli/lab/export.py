@@ -37,7 +37,7 @@ class Exported:
 
 def export(store: Store, record: RunRecord, folder: Path, *, to_hf: bool = False) -> Exported:
     """Write model.safetensors, config.json and a plugin's source into a new folder, for
-    `model.load`; to Hugging Face also what transformers reads. Raises UsageError where the weights
+    `load`; to Hugging Face also what transformers reads. Raises UsageError where the weights
     are gone, a plugin is not loaded or has changed since, or the folder has such files or cannot be
     written to.
     """

@@ -26,8 +26,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from attnres_cli.nn import code, plugins
-from attnres_cli.nn.exported import check, damaged
-from attnres_cli.nn.model import Transformer, init_weights, model_of
+from attnres_cli.nn.exported import check, damaged, model_of
+from attnres_cli.nn.model import Transformer, init_weights
 from attnres_cli.nn.variant import parse
 
 _SIZES = {

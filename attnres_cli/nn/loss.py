@@ -15,11 +15,15 @@ MOST_ON_CPU = 2**22
 """As many as its cache holds beside the rest."""
 
 
+IGNORED = -100
+"""A target that does not count, as `torch.nn.functional.cross_entropy` has it."""
+
+
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per token, in float32 or wider."""
+    """Mean cross-entropy in nats per token that counts, in float32 or wider."""
     logits = logits.flatten(0, -2)
     wide = logits if logits.dtype is torch.float64 else logits.float()
-    return F.cross_entropy(wide, targets.flatten())
+    return F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED)
 
 
 def capped(logits: Tensor, cap: float | None) -> Tensor:
@@ -42,7 +46,7 @@ def chunked_loss(
     hidden: Tensor, weight: Tensor, targets: Tensor, n_chunks: int, cap: float | None = None
 ) -> Tensor:
     """Mean cross-entropy of the logits `hidden @ weight.T`, `capped`, a part of the tokens at a
-    time, from hidden (B, T, D), weight (V, D) and targets (B, T).
+    time, from hidden (B, T, D), weight (V, D) and targets (B, T), some of which may be IGNORED.
 
     Where autograd is recording, a part's gradients are made while its logits are there, and not
     computed again: the same arithmetic as of all at once, in the memory of one part.
@@ -55,8 +59,9 @@ def chunked_loss(
     for h, t in zip(hidden.split(size), targets.split(size), strict=True):
         logits = F.linear(h, weight).to(total.dtype)
         log_p = capped(logits, cap).log_softmax(dim=-1)
-        total -= log_p.gather(1, t[:, None]).sum()
-    return total / len(targets)
+        counts, at = _counted(t)
+        total -= log_p.gather(1, at).where(counts, 0).sum()
+    return total / (targets != IGNORED).sum()
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -71,33 +76,40 @@ class _ChunkedLoss(torch.autograd.Function):
         for h, t in zip(hidden.split(size), targets.split(size), strict=True):
             logits = F.linear(h, weight)  # in autocast's type, where there is one
             log_p = capped(logits.to(wide), cap).log_softmax(dim=-1)
-            at = t[:, None]
-            total -= log_p.gather(1, at).sum()
+            counts, at = _counted(t)
+            total -= log_p.gather(1, at).where(counts, 0).sum()
             slope = log_p.exp_().scatter_add_(1, at, torch.full_like(at, -1, dtype=wide))
             if cap is not None:
                 slope *= 1 - torch.tanh(logits.to(wide) / cap).square()
             slope, narrow = slope.to(logits.dtype), narrow.to(logits.dtype)
-            to_hidden.append((slope @ narrow).to(hidden.dtype))
+            to_hidden.append((slope @ narrow).to(hidden.dtype).where(counts, 0))
+            h = h.where(counts, 0)  # here and not in `slope`, which is as wide as the vocabulary
             if slope.dtype is wide:
                 to_weight.addmm_(slope.t(), h)
             else:
                 to_weight += slope.t() @ h.to(slope.dtype)
-        ctx.cap = cap
+        ctx.cap, n = cap, (targets != IGNORED).sum()
         ctx.save_for_backward(
-            hidden, weight, targets, torch.cat(to_hidden), to_weight.to(weight.dtype)
+            hidden, weight, targets, torch.cat(to_hidden), to_weight.to(weight.dtype), n
         )
-        return total / len(targets)
+        return total / n
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, to_hidden, to_weight = ctx.saved_tensors
+        hidden, weight, targets, to_hidden, to_weight, n = ctx.saved_tensors
         (slope,) = gradients
         if torch.is_grad_enabled():  # create_graph=True: these gradients have gradients
             loss = next_token_loss(capped(F.linear(hidden, weight), ctx.cap), targets)
             found = torch.autograd.grad(loss, (hidden, weight), slope, create_graph=True)
             return *found, None, None, None
-        slope = slope / len(targets)
+        slope = slope / n
         return to_hidden * slope, to_weight * slope, None, None, None
+
+
+def _counted(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of targets (n,) count, and tokens in their places, both (n, 1)."""
+    counts = (targets != IGNORED)[:, None]
+    return counts, targets[:, None].where(counts, 0)
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -6,11 +6,9 @@ Letters: B batch, T time, D width.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,18 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnres_cli.errors import VariantError
-from attnres_cli.files import sha256
-from attnres_cli.nn import code
 from attnres_cli.nn import generate as generation
 from attnres_cli.nn.loss import capped, chunked_loss, n_chunks, next_token_loss
-from attnres_cli.nn.residual import (
-    PLUGINS,
-    Hidden,
-    Inputs,
-    Norms,
-    Residual,
-    add_plugin,
-)
+from attnres_cli.nn.residual import Hidden, Inputs, Norms, Residual
 from attnres_cli.nn.shape import Shape
 from attnres_cli.nn.transfer import Transfer
 from attnres_cli.nn.trunk import kinds
@@ -37,7 +26,6 @@ from attnres_cli.nn.trunk.documents import mask as mask_of
 from attnres_cli.nn.trunk.kind import Heads, Kind
 from attnres_cli.nn.trunk.linear import Linear
 from attnres_cli.nn.trunk.norm import RMSNorm
-from attnres_cli.nn.variant import parse
 
 TIED_EMBEDDING_STD = 0.02
 HEAD_STD = 0.02
@@ -123,8 +111,9 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Logits (B, T, vocab_size) of the next token, from tokens (B, T).
 
-        With targets (B, T) instead their mean loss, in nats per token. Of a large vocabulary the
-        logits are then never all in memory at once. With `documents`, see `hidden`.
+        With targets (B, T) instead their mean loss, in nats per token; those of -100 do not count.
+        Of a large vocabulary the logits are then never all in memory at once. With `documents`, see
+        `hidden`.
         """
         hidden = self.hidden(tokens, documents=documents)
         return self.head(hidden) if targets is None else self.loss(hidden, targets)
@@ -224,51 +213,6 @@ class Transformer(nn.Module):
         """The trunk's own parameters by name: those that every design shares."""
         named = self.named_parameters()
         return {name: p for name, p in named if not name.startswith("residual.")}
-
-
-def load(folder: str | Path, *, plugin: bool = False) -> Transformer:
-    """The model that `attnres runs export` wrote into a folder: float32, on the CPU, to evaluate.
-
-    Needs torch and safetensors alone. A plugin's source in the folder is code, which is imported
-    only with `plugin`. Raises FileNotFoundError without config.json or model.safetensors,
-    ValueError where the weights are not as they were written, VariantError for a design that is not
-    known here, or by other code than the run's.
-    """
-    from safetensors.torch import load_model  # whoever only builds models needs none of it
-
-    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    weights = Path(folder) / "model.safetensors"
-    written = config.get("weights_sha256")
-    if written is not None and sha256(weights) != written:
-        raise ValueError(f"{weights} is damaged, it is not as it was written: export it again")
-    model = model_of(config, Path(folder), plugin=plugin)
-    load_model(model, weights)
-    return model.eval()
-
-
-def model_of(config: Mapping[str, Any], folder: Path, *, plugin: bool) -> Transformer:
-    """The model that a config.json in this folder tells of, without its weights; see `load`."""
-    if config.get("plugin"):
-        _know(config, folder / Path(config["plugin"]).name, plugin)
-    shape = Shape(**config["shape"])
-    return Transformer(shape, parse(config["variant"]).build(shape.d_model, shape.n_sublayers))
-
-
-def _know(config: Mapping[str, Any], file: Path, is_asked: bool) -> None:
-    """Make the design of a plugin known, by the code that trained the run. Raises VariantError."""
-    name = config["variant"]
-    try:
-        design = parse(name)
-    except VariantError as error:
-        if not is_asked:
-            raise VariantError(
-                f"{name} is a design of the plugin {file}, which is code: read it and type "
-                f"load(..., plugin=True), or name it in {PLUGINS}"
-            ) from error
-        add_plugin(str(file))
-        design = parse(name)
-    if code.of_design(*design.classes) != config["versions"]["code_design"]:
-        raise VariantError(f"{file} is not the code of {name} that trained these weights")
 
 
 def n_params(shape: Shape, residual: Residual) -> int:

@@ -24,11 +24,12 @@ from typer.testing import CliRunner, Result
 from attnres_cli.cli.app import app
 from attnres_cli.config.recipe import validate
 from attnres_cli.data import sources
-from attnres_cli.errors import AttnresError, DataError, DeviceError, UsageError
+from attnres_cli.errors import AttnresError, DataError, DeviceError, ExportError, UsageError
 from attnres_cli.files import sha256
 from attnres_cli.lab import verify
 from attnres_cli.lab.verify import departs
 from attnres_cli.nn import model
+from attnres_cli.nn.exported import load
 from attnres_cli.records.run import WEIGHTS, Point, weights_file
 from attnres_cli.records.verification import Departure
 
@@ -211,7 +212,7 @@ def test_a_run_exported_to_transformers_can_still_be_loaded_by_us(folder: Path, 
     names = [f"run-2/{name}" for name in (*names, "tokenizer_config.json")]
     assert [line.split()[0] for line in done.stdout.splitlines()] == [*names, "from"]
     assert done.stdout.endswith("from_pretrained('run-2', trust_remote_code=True)\n")
-    assert model.load("run-2").shape.n_layers == 2
+    assert load("run-2").shape.n_layers == 2
     transformers = pytest.importorskip("transformers")
     cache = str(folder / "modules")
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
@@ -220,7 +221,7 @@ def test_a_run_exported_to_transformers_can_still_be_loaded_by_us(folder: Path, 
     exec(done.stdout.splitlines()[-1], found)
     tokens = torch.arange(20)[None]
     with torch.no_grad():
-        assert torch.equal(found["model"](tokens).logits, model.load("run-2")(tokens))
+        assert torch.equal(found["model"](tokens).logits, load("run-2")(tokens))
 
 
 def test_an_export_to_transformers_says_what_it_lacks(folder: Path, monkeypatch):
@@ -239,7 +240,7 @@ WITHOUT = """
 import sys
 for name in ('pydantic', 'yaml', 'sqlalchemy', 'alembic', 'typer', 'rich', 'scipy'):
     sys.modules[name] = None
-from attnres_cli.nn.model import load
+from attnres_cli import load
 print(load('run-2').shape.n_layers)
 """
 
@@ -271,12 +272,12 @@ def test_damaged_weights_are_used_nowhere_and_those_of_an_older_study_only_whole
     held = weights_of(folder, 2)
     attnres("runs", "export", "2")
     damage(folder / "run-2" / "model.safetensors")
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
-        model.load(folder / "run-2")
+    with pytest.raises(ExportError, match=r"run-2.* is damaged"):
+        load(folder / "run-2")
     old = held.rename(held.with_name("weights.safetensors"))
     change(folder, "UPDATE attnres_runs SET weights_sha256 = NULL")
     attnres("runs", "export", "2", "--output", "old")
-    assert model.load(folder / "old").shape.n_layers == 2
+    assert load(folder / "old").shape.n_layers == 2
     cut(old)
     refused(r"weights of run 2 are damaged", "runs", "export", "2", "--output", "again")
 

@@ -41,6 +41,7 @@ NEWER = {
     "44ddcb69de8990630f0713d065b80af3990dc46a": WITH_VALUES,
     "5102aab06172cfc2abce7038eb3eb653ec1cda2e": THAT_SAY_HOW_RATES_FALL,
     "2ff076740a3af03323632abb9761fa36af52e394": OF_ONE_NAME,
+    "cdd4f0e1d1b99faa457d110ac4bbe164974cd63d": OF_ONE_NAME,
 }
 """By the first commit that has them; the others train at all commits."""
 

@@ -51,6 +51,25 @@ def test_loss_and_gradients_in_chunks_are_those_of_all_at_once(n_chunks: int, ca
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("n_chunks", [1, 4])
+def test_targets_of_minus_100_do_not_count(n_chunks: int):
+    hidden, weight, targets = drawn()
+    targets[0, ::3] = -100
+    targets[1, -8:] = -100  # all of the last part
+    expected = torch.nn.functional.cross_entropy(
+        (hidden @ weight.t()).flatten(0, 1), targets.flatten()
+    )
+
+    loss = chunked_loss(hidden, weight, targets, n_chunks)
+    with torch.no_grad():
+        assert torch.equal(chunked_loss(hidden, weight, targets, n_chunks), loss)
+
+    torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0)
+    (per_token, per_word), theirs = (gradients(each, hidden, weight) for each in (loss, expected))
+    torch.testing.assert_close((per_token, per_word), theirs, rtol=1e-12, atol=1e-14)
+    assert not per_token[targets == -100].any()
+
+
 @CAPS
 def test_derivatives_in_chunks_are_those_of_finite_differences(cap: float | None):
     hidden, weight, targets = drawn()

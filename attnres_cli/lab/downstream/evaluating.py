@@ -21,8 +21,8 @@ from attnres_cli.files import sha256
 from attnres_cli.lab.downstream import asking, shipped, tasks
 from attnres_cli.lab.downstream.tasks import LOCAL, Task
 from attnres_cli.lab.export import kept_weights
-from attnres_cli.lab.loading import load
 from attnres_cli.lab.workers.provenance import code_of
+from attnres_cli.nn.exported import load
 from attnres_cli.nn.model import Transformer
 from attnres_cli.nn.variant import parse
 from attnres_cli.records.code import Code

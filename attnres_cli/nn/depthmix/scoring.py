@@ -106,13 +106,6 @@ class Layout(NamedTuple):
         older = range(n_sources - 1)
         return [*(i for i in older if self.readers_of(i).stop > site), n_sources - 1]
 
-    def all_read(self, source: int, site: int, stop: int) -> bool:
-        """Whether all the sites from `site` to before `stop` read a source."""
-        readers = self.readers_of(source)
-        if not (readers.start <= site and stop <= readers.stop):
-            return False
-        return -1 not in self.pairs[source][site - readers.start : stop - readers.start]
-
 
 def layout_of(visible: Visible) -> Layout:
     """Who reads each source, in time linear in the pairs."""
