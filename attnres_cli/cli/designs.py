@@ -53,7 +53,10 @@ class Checking:
 
     context: typer.Context
     name: str = typer.Argument(
-        help="The variant to check.", autocompletion=complete.specs, metavar="VARIANT"
+        help="The variant to check.",
+        autocompletion=complete.specs,
+        metavar="VARIANT",
+        callback=options.no_file,
     )
     only: list[str] | None = typer.Option(
         None, help="Run only proofs whose name starts like this. Repeatable."

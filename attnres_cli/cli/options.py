@@ -79,12 +79,15 @@ MARGIN = typer.Option(
 )
 
 
+def no_file(word: str) -> str:
+    """A design as it was typed. Raises UsageError for a file, which an option takes."""
+    if (option := _TAKES_FILE.get(Path(word).suffix)) is not None:
+        raise UsageError(f"'{word}' is a file, not a design: {option} {word}")
+    return word
+
+
 def _no_files(typed: list[str] | None) -> list[str] | None:
-    """Designs as they were typed. Raises UsageError for a file, which an option takes."""
-    for word in typed or ():
-        if (option := _TAKES_FILE.get(Path(word).suffix)) is not None:
-            raise UsageError(f"'{word}' is a file, no design: {option} {word}")
-    return typed
+    return None if typed is None else [*map(no_file, typed)]
 
 
 def specs(meaning: str) -> Any:

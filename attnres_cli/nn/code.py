@@ -133,8 +133,8 @@ KEPT: tuple[Kept, ...] = (
     Kept("design", "604408f0a233", "cfb8ad7d3744", "2ff076740a3af03323632abb9761fa36af52e394"),
     Kept("design", "768f51e2f61b", "1acb3460fd2e", "2ff076740a3af03323632abb9761fa36af52e394"),
     Kept("design", "7cca8a312e74", "37ef385ae2db", "2ff076740a3af03323632abb9761fa36af52e394"),
-    # targets of -100 do not count in a loss in parts; exported models are loaded elsewhere; a method
-    # that nobody called is gone
+    # targets of -100 do not count in a loss in parts; exported models are loaded elsewhere; what
+    # nobody called is gone from the engine
     Kept("trunk", "db7753a434db", "3c3a921ffbdf", "cdd4f0e1d1b99faa457d110ac4bbe164974cd63d"),
     Kept("engine", "c3e1397eda38", "878458a6267a", "cdd4f0e1d1b99faa457d110ac4bbe164974cd63d"),
 )

@@ -166,7 +166,7 @@ REFUSED = {
     },
     "report": {
         "--study none.db": "no study at none.db",
-        "mine/none.db": "'mine/none.db' is a file, no design: --study mine/none.db",
+        "mine/none.db": "'mine/none.db' is a file, not a design: --study mine/none.db",
         "--format pdf": "unknown format 'pdf'",
         "--format htlm": "did you mean 'html'?",
         "--preregister /dev/zero": "preregistration /dev/zero is no file",
@@ -184,7 +184,11 @@ REFUSED = {
         "rm 1 9223372036854775808": "'[ID...]'",
     },
     "verify": {"9223372036854775808": "'ID'"},
-    "check": {"atnres": "did you mean 'attnres'?", "": "'VARIANT': attnres check VARIANT"},
+    "check": {
+        "atnres": "did you mean 'attnres'?",
+        "": "'VARIANT': attnres check VARIANT",
+        "mine.py": "'mine.py' is a file, not a design: --plugin mine.py",
+    },
     "init": {"": "'DATA': attnres init DATA"},
     "ablat": {"": "ablat"},
 }
