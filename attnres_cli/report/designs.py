@@ -217,7 +217,7 @@ def recipe_of(name: str, overrides: Sequence[str]) -> Report:
     text = [recipes.text_of(name).rstrip()]
     if overrides:
         typed = " ".join(f"--set {override}" for override in overrides)
-        text.append(f"# with {typed}, which the lines above do not have:")
+        text.append(f"\n# with {typed}, which the lines above do not have:")
     text.append(
         _RECIPE.format(
             digest=loaded.digest,

@@ -51,8 +51,8 @@ def print_report(report: Report, stream: TextIO) -> None:
     for one in report:
         if one.title:
             out.print(Text(one.title, style="bold"))
-        for text in one.text:
-            out.print(Text(text))
+        for text in one.text:  # a recipe keeps its lines, however narrow COLUMNS is
+            out.print(Text(text), soft_wrap="\n" in text)
         for table in one.shown:
             _print_table(out, table)
         caveats = [f"! {line}" for line in one.caveats]

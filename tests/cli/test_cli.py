@@ -83,7 +83,10 @@ def test_designs_and_recipes_have_lists_and_pages(attnres: Attnres):
 
 
 @pytest.mark.parametrize("name", ["quick", "sizes", "gpt2-124m"])
-def test_what_is_printed_of_a_recipe_is_that_recipe(name: str, attnres: Attnres, tmp_path: Path):
+def test_what_is_printed_of_a_recipe_is_that_recipe(
+    name: str, attnres: Attnres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "60")
     (tmp_path / "mine.yaml").write_text(attnres.prints("recipes", name))
     assert load(str(tmp_path / "mine.yaml")).digest == load(name).digest
 
