@@ -130,14 +130,16 @@ class Comparing(options.Training):
         return found
 
     def sizes(self, whole: Recipe) -> list[Recipe]:
-        """The recipe of each size, all with one learning rate where it is to be tuned."""
+        """The recipe of each size."""
         from attnres_cli.config.recipe import rungs
 
         sizes = rungs(whole)
-        if not (self.tune_lr and any(size.arms for size in sizes)):
-            return sizes
-        note(f"--tune-lr: the settings by design of recipe {whole.name} are left out")
-        return [size.at_rate(size.optim.lr) for size in sizes]
+        if self.tune_lr and any(size.arms for size in sizes):
+            note(
+                "--tune-lr: three learning rates around that of each design that recipe "
+                f"{whole.name} has settings for; --set optim.lr={sizes[0].optim.lr:g} drops those"
+            )
+        return sizes
 
     def specs(self, whole: Recipe) -> list[str]:
         """The arms, as typed. Raises UsageError and RecipeError."""

@@ -157,7 +157,8 @@ def foreseen(parts: Sequence[Part]) -> Report:
             later = _carried(plans, part.request) if is_carried else _later(plans)
             notes = [f"then {plural(each.to_train, 'run')}, {each.title}" for each in later]
             if not is_carried:
-                notes += ["up to 12 runs more for an arm, where the edge of a grid is its best"]
+                n = 12 if tune.has_seconds(plans[0][0]) else 8
+                notes += [f"up to {n} runs more for an arm, where the edge of a grid is its best"]
             found[-1] = replace(found[-1], notes=[*found[-1].notes, *notes])
             steps += later
         rows += [summed(part.title, steps)] if len(parts) > 1 else steps
@@ -178,7 +179,8 @@ def _later(plans: Sequence[tuple[Plan, str]]) -> list[Step]:
     arms = tuple(replace(a, step_s=times[a.variant]) for a in second.arms if a.variant not in known)
     whole = replace(shared, done=frozenset(), begun={})
     later = [_step(replace(second, arms=arms), tune.SECOND)] if arms else []
-    return later + [_step(whole, title) for title in (RATED, TUNED) if title not in by_title]
+    titles = (RATED, TUNED) if tune.has_seconds(shared) else (TUNED,)
+    return later + [_step(whole, title) for title in titles if title not in by_title]
 
 
 def _carried(plans: Sequence[tuple[Plan, str]], request: Request) -> list[Step]:
@@ -186,7 +188,7 @@ def _carried(plans: Sequence[tuple[Plan, str]], request: Request) -> list[Step]:
     known, (shared, _) = {title for _, title in plans}, plans[0]
     whole = replace(shared, done=frozenset(), begun={})
     titled = {carried.CHECK: carried.checking(whole)} if request.is_largest else {}
-    titled |= {RATED: whole, TUNED: whole}
+    titled |= {RATED: whole, TUNED: whole} if tune.has_seconds(shared) else {TUNED: whole}
     return [_step(plan, title) for title, plan in titled.items() if title not in known]
 
 

@@ -105,7 +105,8 @@ class Ablation:
                     yield timed(part), title
             tuned = tune.tuned(plan, losses)
         if len(tuned.arms) == len(plan.arms):
-            yield timed(tune.at_rates(tuned, plan)), RATED
+            if tune.has_seconds(plan):
+                yield timed(tune.at_rates(tuned, plan)), RATED
             yield timed(tuned), TUNED
 
     def compared(self) -> tuple[list[Comparison], int]:
@@ -131,9 +132,10 @@ class Ablation:
         if is_tuned:
             tuned, diverged = self._tuned(plan, experiment)
             if tuned.arms:
-                rated = tune.at_rates(tuned, plan)
-                experiment.records([*rated.specs, *tuned.specs])  # at one moment, as one plan is
-                experiment.complete(rated, RATED)
+                if tune.has_seconds(plan):
+                    rated = tune.at_rates(tuned, plan)
+                    experiment.records([*rated.specs, *tuned.specs])  # at one moment, as one plan
+                    experiment.complete(rated, RATED)
                 more = self._more(tuned, experiment)
                 asked.append(experiment.complete(tuned, TUNED, more).terms)
         return self._judged(store, asked), len(experiment.failed) + diverged

@@ -7,9 +7,12 @@
    adds none, as the baseline does, so that it has as many settings to choose from. The recipe's own
    is kept unless another is better by more than a standard error over seeds.
 
+An arm that has settings of its own in the recipe tries three rates around its own, and keeps the
+rest: tuned elsewhere, they are taken, not tuned again.
+
 Where the best is at an edge, that arm's grid goes on once: two rates more, a scale of 100, or the
-number that was best as far again. Each on four seeds: 32 runs for an arm. Nothing that diverged
-is chosen.
+number that was best as far again. Each on four seeds: 32 runs for an arm, 12 for one that keeps its
+own. Nothing that diverged is chosen.
 That every arm is trained at the baseline's best rate is the commonest way in which comparisons of
 architectures are unfair (arXiv 2509.02046).
 """
@@ -24,7 +27,7 @@ import numpy as np
 
 from attnres_cli.config.arms import LR, SCALE, Setting
 from attnres_cli.config.recipe import Optim
-from attnres_cli.records.comparison_terms import Trial, Tuned, settings_text
+from attnres_cli.records.comparison_terms import Given, Trial, Tuned, settings_text
 from attnres_cli.records.run import FIRST_TUNING_SEED
 from attnres_cli.stats.optima import parabola_vertex
 from attnres_cli.stats.pairs import mean_sd
@@ -35,16 +38,19 @@ SEEDS = tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + 4))
 
 SCALES, BEYOND = (3.0, 10.0, 30.0), 100.0
 _LONGEST = 0.9  # of the steps to warm up
-_N_RATES, _FACTOR = 5, math.sqrt(2)
+_N_RATES, _N_NEAR, _FACTOR = 5, 3, math.sqrt(2)  # _N_NEAR: around an arm's own rate
 _EXTENDS = 2  # by so many rates, once
 _OF_PARABOLA = 3  # points
 
 Changes = tuple[Setting, ...]
 
 
-def rates(lr: float) -> tuple[float, ...]:
-    """The grid around a recipe's learning rate: 0.01 -> 0.005, 0.00707, 0.01, 0.0141, 0.02."""
-    steps = range(-(_N_RATES // 2), _N_RATES // 2 + 1)
+def rates(lr: float, *, is_own: bool = False) -> tuple[float, ...]:
+    """The grid around a recipe's learning rate: 0.01 -> 0.005, 0.00707, 0.01, 0.0141, 0.02. The
+    middle three around one that `is_own`, of a design.
+    """
+    side = (_N_NEAR if is_own else _N_RATES) // 2
+    steps = range(-side, side + 1)
     return tuple(_rounded(lr * _FACTOR**step) if step else lr for step in steps)
 
 
@@ -129,6 +135,21 @@ def decided(
     )
 
 
+def kept(how: Tuned, given: Given) -> Tuned:
+    """What was decided of an arm's rate, with what a recipe says of its other settings: what their
+    tuning may have missed there may be missed here too.
+    """
+    fit = f"{how.fit}; its other settings are the recipe's" if given.changes else how.fit
+    known = how.regret is not None and math.isfinite(given.may_miss)
+    return replace(
+        how,
+        changes=given.changes,
+        fit=f"{fit}; those are at an edge of what was tried" if given.is_on_edge else fit,
+        is_on_edge=how.is_on_edge or given.is_on_edge,
+        regret=(how.regret or 0.0) + given.may_miss if known else None,
+    )
+
+
 def _is_better(one: Trial, other: Trial) -> bool:
     """Whether one is below the other by more than a standard error, paired by seed."""
     pairs = zip(one.losses, other.losses, strict=True)
@@ -146,7 +167,7 @@ def _edges(
     words, trained = [], [i for i, trial in enumerate(by_rate) if trial.mean is not None]
     if best in (trained[0], trained[-1]):
         words.append(f"the {'smallest' if best == trained[0] else 'largest'} learning rate")
-    is_last, is_whole = chosen == len(tried) - 1, len(tried) > 1 + len(SCALES)
+    is_last, is_whole = 0 < chosen == len(tried) - 1, len(tried) > 1 + len(SCALES)
     if on_a_line and is_last:
         words.append("the largest scale of what it adds")
     elif not on_a_line and chosen and (is_last or not is_whole):
@@ -182,11 +203,11 @@ def _missed_in_all(
     on_a_line: bool,
 ) -> float | None:
     """How much better the best settings may be than the chosen: of the rate, and of the second
-    number, whose first setting is the recipe's own; None where that is not known.
+    number, where another was tried than the recipe's own, the first; None where that is not known.
     """
     scales = [1.0, *SCALES, BEYOND][: len(tried)] if on_a_line else None
     found = _missed(by_rate, best, [_rate(trial) for trial in by_rate], math.log(lr))
-    found += _missed(tried, chosen, scales)
+    found += _missed(tried, chosen, scales) if len(tried) > 1 else 0.0
     return found if math.isfinite(found) else None
 
 

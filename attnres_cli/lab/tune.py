@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from attnres_cli.config.arms import LR
 from attnres_cli.config.recipe import Recipe
@@ -17,10 +18,11 @@ from attnres_cli.lab.protocol import (
     beyond,
     decided,
     extended,
+    kept,
     rates,
     seconds,
 )
-from attnres_cli.records.comparison_terms import Trial, Tuned
+from attnres_cli.records.comparison_terms import Trial, Tuned, given_of
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import Identity, RunRecord
 from attnres_cli.train.optimizers import design_parameters
@@ -35,16 +37,17 @@ def adds_parameters(arm: Arm, recipe: Recipe) -> bool:
 
 def first(plan: Plan, _losses: Losses) -> Plan:
     """Every arm of the plan at every rate; the baseline is one of the arms."""
-    grid = rates(plan.recipe.optim.lr)
-    return tried(plan, [(arm, ((LR, lr),)) for lr in grid for arm in plan.arms])
+    of_arms = [[(arm, ((LR, lr),)) for lr in _first(arm, plan)] for arm in plan.arms]
+    in_turn = [each for at in zip_longest(*of_arms) for each in at if each is not None]
+    return tried(plan, in_turn)
 
 
 def further(plan: Plan, losses: Losses) -> Plan:
     """The rates beyond the grid, for arms whose best is at its edge."""
     wanted = []
     for arm in plan.arms:
-        grid = _grid(arm, plan, losses)
-        wanted += [(arm, ((LR, lr),)) for lr in grid if lr not in rates(plan.recipe.optim.lr)]
+        grid, seen = _grid(arm, plan, losses), _first(arm, plan)
+        wanted += [(arm, ((LR, lr),)) for lr in grid if lr not in seen]
     return tried(plan, wanted)
 
 
@@ -68,7 +71,8 @@ def last(plan: Plan, losses: Losses) -> Plan:
 
 def second_at_shared(plan: Plan) -> Plan:
     """What `second` will be like, before the best rates are known."""
-    return tried(plan, [e for arm in plan.arms for e in _seconds(arm, plan, plan.recipe.optim.lr)])
+    at = {arm.variant: plan.recipe_of(arm).optim.lr for arm in plan.arms}
+    return tried(plan, [e for arm in plan.arms for e in _seconds(arm, plan, at[arm.variant])])
 
 
 SECOND = "a second number at the best rate, on the same seeds"
@@ -88,6 +92,11 @@ def tuned(plan: Plan, losses: Losses) -> Plan:
     return replace(plan, arms=tuple(arms), terms=terms, done=frozenset())
 
 
+def has_seconds(plan: Plan) -> bool:
+    """Whether a second number is tuned of any arm, so that its rate alone is something else."""
+    return any(given_of(arm.how) is None for arm in plan.arms)
+
+
 def at_rates(found: Plan, before: Plan) -> Plan:
     """A tuned plan with the learning rates alone; `before` is the one that was tuned."""
     recipes = {arm.variant: before.recipe_of(arm) for arm in before.arms}
@@ -102,7 +111,7 @@ def diverged(plan: Plan, losses: Losses) -> list[str]:
     """The arms that diverged at every rate."""
     found = []
     for arm in plan.arms:
-        tries = trials(arm, plan, losses, [((LR, lr),) for lr in rates(plan.recipe.optim.lr)])
+        tries = trials(arm, plan, losses, [((LR, lr),) for lr in _first(arm, plan)])
         if all(trial is not None and trial.mean is None for trial in tries):
             found.append(arm.variant)
     return found
@@ -126,8 +135,10 @@ def _seconds(
     arm: Arm, plan: Plan, lr: float, losses: Losses | None = None
 ) -> list[tuple[Arm, Changes]]:
     """Settings of an arm at its best rate: three, and given `losses` one more where the best of
-    them is the last of its kind.
+    them is the last of its kind. None of an arm that has settings of its own in the recipe.
     """
+    if given_of(arm.how) is not None:
+        return []
     own = plan.recipe_of(arm)
     changes = seconds(own.optim, adds=adds_parameters(arm, own))
     settings = [((LR, lr), *each) for each in changes]
@@ -150,9 +161,14 @@ def trials(arm: Arm, plan: Plan, losses: Losses, settings: Sequence[Changes]) ->
     return found
 
 
+def _first(arm: Arm, plan: Plan) -> tuple[float, ...]:
+    """The rates that an arm tries first."""
+    return rates(plan.recipe_of(arm).optim.lr, is_own=given_of(arm.how) is not None)
+
+
 def _grid(arm: Arm, plan: Plan, losses: Losses) -> tuple[float, ...]:
-    """The rates of an arm: more than five where the best of five is at an edge."""
-    grid = rates(plan.recipe.optim.lr)
+    """The rates of an arm: more than the first where the best of these is at an edge."""
+    grid = _first(arm, plan)
     return extended(grid, best_of(trials(arm, plan, losses, [((LR, lr),) for lr in grid])))
 
 
@@ -174,5 +190,7 @@ def _tuned(arm: Arm, plan: Plan, losses: Losses) -> Arm | None:
     how = decided(own.optim.lr, by_rate, more, on_a_line=adds)
     if how is None:
         return None
+    if (given := given_of(arm.how)) is not None:
+        how = kept(how, given)
     how = replace(how, rate_digest=own.at_rate(how.lr).digest)
     return replace(arm, recipe=own.changed((LR, how.lr), *how.changes), how=how)

@@ -144,6 +144,12 @@ class Matched:
         return self.value / self.target - 1
 
 
+def given_of(how: Tuned | Matched | Given | None) -> Given | None:
+    """The settings that a recipe has for an arm's design; None where it has none of its own."""
+    given = how.given if isinstance(how, Matched) else how
+    return given if isinstance(given, Given) and given.is_own else None
+
+
 @dataclass(frozen=True)
 class ArmRecipe:
     """The recipe (`digest`) of one arm where the shared one (`base_digest`) is changed for it."""

@@ -145,7 +145,7 @@ def _rates(comparison: Comparison) -> Iterator[str]:
     if lent := ", ".join(arm.variant for arm in comparison.arms if _is_lent(arm)):
         yield f"the recipe has no settings for {lent}; tuned, an arm may do better (--tune-lr)"
     how = base.own.how if base and base.own else None
-    if base and isinstance(how, Tuned) and how.changes and not terms.rate_only:
+    if base and isinstance(how, Tuned) and how.second and how.changes and not terms.rate_only:
         keys = " ".join(f"--set {key}={value:g}" for key, value in how.changes)
         yield (
             f"{base.variant} does better at {settings_text(how.changes)} than at the recipe's "

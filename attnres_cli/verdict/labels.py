@@ -76,7 +76,7 @@ def lines(comparison: Comparison) -> list[str]:
 def rates_of(comparison: Comparison) -> str:
     """Whose learning rates its arms have."""
     own = [arm.own.how for arm in comparison.arms if arm.own is not None]
-    return whose_rates(comparison.terms, next((h for h in own if isinstance(h, Tuned)), None))
+    return whose_rates(comparison.terms, [how for how in own if isinstance(how, Tuned)])
 
 
 def said(comparison: Comparison) -> list[str]:
@@ -89,26 +89,36 @@ def said(comparison: Comparison) -> list[str]:
     return lines
 
 
-def whose_rates(terms: Terms, how: Tuned | None = None) -> str:
+def whose_rates(terms: Terms, hows: Sequence[Tuned] = ()) -> str:
     """Whose learning rates the arms have: the recipe's, one or by design, or found here."""
-    if how is not None:
-        n, edge, then = len(how.rates), "", ""
-        if how.rate_digest:
-            n, edge = 5, ", two more where the best was at an edge"
-            then = (
-                "; then at the best of them three settings of a second number: design_lr_scale of "
-                "an arm that adds parameters, else weight decay and warm-up"
-            )
+    if hows:
         return (
-            f"settings tuned here: {n} learning rates for every arm, a factor of about 1.41 apart"
-            f"{edge}{then}; over the whole budget on seeds {', '.join(map(str, how.seeds))}, which "
-            "no comparison uses; mean losses"
+            f"settings tuned here: {_tried(hows)}; over the whole budget on seeds "
+            f"{', '.join(map(str, hows[0].seeds))}, which no comparison uses; mean losses"
         )
     if terms.by_design:
         return (
             "settings: the recipe's by design; a design without its own takes the recipe's optim.lr"
         )
     return "learning rate: one for every arm, the recipe's"
+
+
+def _tried(hows: Sequence[Tuned]) -> str:
+    """What tuning has tried, of each arm alike or by whether the recipe has settings for it."""
+    apart = "a factor of about 1.41 apart"
+    if not hows[0].rate_digest:  # a study of before
+        return f"{len(hows[0].rates)} learning rates for every arm, {apart}"
+    edge, whole = "two more where the best was at an edge", any(how.second for how in hows)
+    near = f"three learning rates around the recipe's for it, {apart}, {edge}, its others kept"
+    if not whole:
+        return f"of each arm {near}"
+    found = (
+        f"5 learning rates for every arm, {apart}, {edge}; then at the best of them three settings "
+        "of a second number: design_lr_scale of an arm that adds parameters, else weight decay and "
+        "warm-up"
+    )
+    has_own = not all(how.second for how in hows)
+    return f"{found}; of an arm that the recipe has settings for, {near}" if has_own else found
 
 
 def remaining(own: Sequence[ArmRecipe]) -> list[str]:
@@ -123,11 +133,16 @@ def remaining(own: Sequence[ArmRecipe]) -> list[str]:
 def warnings(own: Sequence[ArmRecipe]) -> list[str]:
     """A line for each arm whose best settings are at the edge of what was tried."""
     return [
-        f"{each.variant}: {each.text} ({each.how.fit}). Another --set optim.lr moves the grid of "
-        "every arm"
+        f"{each.variant}: {each.text} ({each.how.fit}). {_moving(each.variant, each.how)}"
         for each in own
         if isinstance(each.how, Tuned) and each.how.is_on_edge
     ]
+
+
+def _moving(variant: str, how: Tuned) -> str:
+    if how.second or not how.rate_digest:
+        return "Another --set optim.lr moves the grid of every arm"
+    return f"--set arms.{variant}.optim.lr={how.lr:g} moves its grid"
 
 
 def _change(how: Matched, terms: Terms) -> str:

@@ -53,7 +53,8 @@ def _is_lesser(one: Comparison, than: Comparison) -> bool:
         return False
     if not all(isinstance(how, Tuned) and how.rate_digest for how in hows):
         return False  # by an earlier protocol, with words of its own
-    terms = (replace(than.terms, rate_only=True), replace(than.terms, is_tuned=False))
+    untuned = replace(than.terms, is_tuned=False)
+    terms = (replace(than.terms, rate_only=True), untuned, replace(untuned, by_design=True))
     names = {arm.variant for arm in than.arms}
     is_whole = all(arm.variant in names for arm in one.arms)
     return one.terms in terms and is_whole and one.baseline == than.baseline

@@ -21,7 +21,6 @@ STYLES: dict[str, Style] = {
     "better": "good", "worse": "bad", "equivalent": "good", "non-inferior": "good",
     "pending": "warning", "blocked": "warning", "baseline": "strong", "identical": "warning",
 }  # fmt: skip
-_LESSER = {True: "its rate alone", False: "the shared rate"}
 
 
 def loss_text(row: Any) -> str:
@@ -185,7 +184,8 @@ def fields_of(comparison: Comparison) -> list[ArmField]:
 
 
 def _on_lesser_terms(beside: Comparison) -> ArmField:
-    title = f"at {_LESSER[beside.terms.rate_only]}"
+    at = "the recipe's settings" if beside.terms.by_design else "the shared rate"
+    title = f"at {'its rate alone' if beside.terms.rate_only else at}"
     show = lambda arm, _: difference_text(beside.arm(arm.variant))  # noqa: E731
     return Field(title=title, show=show, is_optional=True)
 

@@ -74,12 +74,20 @@ def with_rates(records: Sequence[RunRecord], own: Sequence[ArmRecipe]) -> list[R
 
 
 def with_rates_alone(own: Sequence[ArmRecipe]) -> list[ArmRecipe]:
-    """The recipes of arms, and those that tuned ones have with their learning rates alone."""
+    """The recipes of arms, and those that tuned ones have with their learning rates alone, where a
+    second number of any arm was tuned too.
+    """
+    tuned = [each for each in own if isinstance(each.how, Tuned) and each.how.rate_digest]
+    more = {_table(each) for each in tuned if isinstance(each.how, Tuned) and each.how.second}
     return [*own] + [
         replace(each, digest=each.how.rate_digest, terms=replace(each.terms, rate_only=True))
-        for each in own
-        if isinstance(each.how, Tuned) and each.how.rate_digest
+        for each in tuned
+        if isinstance(each.how, Tuned) and _table(each) in more
     ]
+
+
+def _table(each: ArmRecipe) -> tuple[str, str, Terms]:
+    return each.base_digest, each.fingerprint, each.terms
 
 
 def comparable(records: Sequence[RunRecord], own: Sequence[ArmRecipe] = ()) -> list[RunRecord]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import studies
 
+from attnres_cli.config.arms import LR, SCALE
 from attnres_cli.config.as_typed import overrides_of
 from attnres_cli.config.recipe import Recipe, load, rungs
 from attnres_cli.data import sources
@@ -244,11 +245,10 @@ def test_tuned_rates_are_written_as_a_recipe(folder: Path, plain, attnres):
     fill(plain, standard=BASE, attnres=LESS)
     fill(plain.at_rate(4.24e-3), attnres=BASE)
     fill(plain.changed(*OWN), attnres=MORE)
-    asked = ("standard", "attnres", "--tune-lr")
+    asked = ("standard", "attnres", "--tune-lr", "--set", "optim.lr=6e-3")
 
     found, err = ablation(attnres, *asked)
 
-    assert "--tune-lr: the settings by design of recipe mine are left out" in err
     assert "written to mine-tuned.yaml: attnres ablate --recipe mine-tuned.yaml" in err
     text, written = (folder / "mine-tuned.yaml").read_text(), load("mine-tuned.yaml")
     own_ = {"standard": (("optim.lr", 6e-3),), "attnres": OWN[::-1]}
@@ -289,12 +289,44 @@ def test_no_settings_are_written_of_an_arm_that_diverges_at_every_rate(folder, p
     tune(plain, attnres=math.nan)
     fill(plain, standard=BASE, attnres=LESS)
 
-    asked = ("--recipe", "mine.yaml", "--seeds", "5", "--tune-lr")
+    asked = ("--recipe", "plain.yaml", "--seeds", "5", "--tune-lr")
     code, _, err = attnres("ablate", "standard", "attnres", *asked)
 
     assert code == SOME_FAILED
     assert "attnres: no settings of its own, it diverged at every learning rate" in err
-    assert [name for name, _ in load("mine-tuned.yaml").arms] == ["standard"]
+    assert [name for name, _ in load("plain-tuned.yaml").arms] == ["standard"]
+
+
+def test_of_settings_that_a_recipe_has_only_the_rates_are_tuned(folder: Path, plain, attnres):
+    own_ = "{standard: {optim.lr: 6e-3}, attnres: {optim.lr: 4e-3, optim.design_lr_scale: 3}}"
+    regret = "regret: {standard: 0.001, attnres: 0.002}"
+    (folder / "own.yaml").write_text(f"{TEXT}arms: {own_}\n{regret}\n")
+    scaled = plain.changed((SCALE, 3.0))
+    for name, recipe, grid_, best in (
+        ("standard", plain, rates(6e-3, is_own=True), 6e-3),
+        ("attnres", scaled, (*rates(4e-3, is_own=True), 8e-3, 0.0113), 5.66e-3),
+    ):
+        for lr in grid_:
+            loss = 1.5 + 0.1 * math.log(lr / best) ** 2
+            fill(recipe.at_rate(lr), SEEDS, **{name: [loss + 0.001 * n for n in range(4)]})
+    fill(plain.at_rate(6e-3), standard=BASE)
+    fill(scaled.at_rate(4e-3), attnres=BASE)
+    fill(scaled.at_rate(5.66e-3), attnres=MORE)
+
+    found, err = ablation(attnres, "standard", "attnres", "--tune-lr", recipe="own.yaml")
+
+    assert "three learning rates around that of each design that recipe own has settings for" in err
+    (mine,) = [arm for arm in found["arms"] if arm["variant"] == "attnres"]
+    assert mine["own"]["lr"] == pytest.approx(5.66e-3)
+    assert mine["own"]["rates"] == [2.83e-3, 4e-3, 5.66e-3, 8e-3, 0.0113]
+    assert mine["own"]["changes"] == [[SCALE, 3.0]]
+    assert mine["own"]["regret"] == pytest.approx(0.002, abs=1e-3)
+    assert mine["beside"].keys() == {"shared"}  # at the recipe's settings; its rate alone is itself
+    written = load("own-tuned.yaml")
+    assert dict(dict(written.arms)["attnres"]) == {LR: 5.66e-3, SCALE: 3.0}
+    out = attnres.prints("report", "--recipe", "own.yaml", "--notes")
+    assert "at the recipe's settings" in out
+    assert "of each arm three learning rates around the recipe's for it" in out
 
 
 @pytest.mark.slow

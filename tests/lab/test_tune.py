@@ -12,6 +12,7 @@ from studies import RESULT, SETTINGS
 from attnres_cli.config.arms import LR, SCALE
 from attnres_cli.config.recipe import Optim, Recipe
 from attnres_cli.lab import tune
+from attnres_cli.records.comparison_terms import Given
 from attnres_cli.records.plan import Arm, Plan
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord, Status
 
@@ -169,6 +170,46 @@ def test_the_best_number_of_another_kind_is_tried_as_far_again(plan: Plan, decay
     assert how.changes == (("optim.weight_decay", changes),)
     assert (len(how.second), how.is_on_edge) == (4, at_edge)
     assert ("decay 0.9 was best: a better one may lie beyond" in how.fit) == at_edge
+
+
+def given(plan: Plan, **own: Given) -> Plan:
+    """The plan with settings that its recipe has for these designs."""
+
+    def held(arm: Arm) -> Arm:
+        how = own.get(arm.variant, Given(0.01, is_own=False))
+        return replace(arm, recipe=plan.recipe.changed((LR, how.lr), *how.changes), how=how)
+
+    return replace(plan, arms=tuple(map(held, plan.arms)))
+
+
+def test_settings_that_a_recipe_has_for_a_design_are_kept_but_for_its_rate(plan: Plan):
+    own = Given(0.02, is_own=True, changes=((SCALE, 30.0),), regret=0.004)
+    plan = given(plan, attnres=own)
+    records = trained(plan, bowl(0.01), bowl(0.0141, scale=10))
+    of_arm = [r for r in records if r.variant == "attnres"]
+
+    found = chosen(plan, bowl(0.01), bowl(0.0141, scale=10))["attnres"]
+    assert (len(of_arm), found.how.rates[2:]) == (5 * 4, (0.0141, 0.02, 0.0283))
+    assert (found.how.lr, found.how.changes) == (0.0141, ((SCALE, 30.0),))
+    assert found.recipe == plan.recipe.changed((LR, 0.0141), (SCALE, 30.0))
+    assert found.how.rate_digest == found.recipe.digest
+    assert not found.how.second
+    assert 0.004 <= found.how.regret < 0.005  # of the rate here, and of what was tuned elsewhere
+    assert len(chosen(plan, bowl(0.01), bowl(0.01))["standard"].how.second) == 3
+
+
+def test_three_rates_are_enough_where_the_recipes_own_is_best(plan: Plan):
+    plan = given(plan, standard=Given(0.01, is_own=True), attnres=Given(0.02, is_own=True))
+    records = trained(plan, bowl(0.01), bowl(0.02))
+    assert len(records) == 2 * 3 * 4
+    assert not tune.has_seconds(plan)
+
+
+def test_what_was_at_an_edge_in_the_recipe_is_at_one_here(plan: Plan):
+    plan = given(plan, attnres=Given(0.01, is_own=True, is_on_edge=True))
+    how = chosen(plan, bowl(0.01), bowl(0.01))["attnres"].how
+    assert (how.is_on_edge, how.may_miss) == (True, math.inf)
+    assert "at an edge of what was tried" in how.fit
 
 
 def test_the_largest_rate_that_trained_is_an_edge_too(plan: Plan):

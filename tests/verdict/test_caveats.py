@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from comparisons import BASE, BETTER
 
-from attnres_cli.records.comparison_terms import BY_DESIGN, ArmRecipe, Given, Terms, Tuned
+from attnres_cli.records.comparison_terms import BY_DESIGN, ArmRecipe, Given, Terms, Trial, Tuned
 from attnres_cli.records.run import Probe, Removed, Status
 from attnres_cli.verdict.caveats import n_read, qualifiers, still_moving
 from attnres_cli.verdict.comparison import Comparison, Rules
@@ -72,7 +72,9 @@ def test_nothing_qualifies_an_answer_at_tuned_rates(base, make_arm, judge, facts
     assert qualifiers(judge(*arms, terms=terms, own=own)) == []
     (told,) = qualifiers(judge(*arms, terms=terms, own=edge))
     assert told.startswith("standard: lr 0.02 (between its neighbours). Another --set")
-    less = replace(tuned, changes=(("optim.warmup_fraction", 0.15),), rate_digest="c" * 12)
+    changes = (("optim.warmup_fraction", 0.15),)
+    second = (Trial(changes, (1.4, 1.5)),)
+    less = replace(tuned, changes=changes, second=second, rate_digest="c" * 12)
     changed = [replace(own[0], how=less), own[1]]
     (told,) = qualifiers(judge(*arms, terms=terms, own=changed))
     assert told.startswith("standard does better at warmup 0.15 than at the recipe's value")

@@ -14,6 +14,7 @@ from attnres_cli.records.comparison_terms import (
     Given,
     Matched,
     Terms,
+    Trial,
     Tuned,
 )
 from attnres_cli.records.run import FIRST_TUNING_SEED, RunRecord
@@ -111,7 +112,8 @@ def test_the_facts_say_how_rates_were_found_what_was_changed_and_what_remains(st
 
 
 RATED = "d" * 12
-BY_PROTOCOL = replace(HOW, is_on_edge=False, rate_digest=RATED, regret=0.001)
+SECOND = (Trial((("optim.weight_decay", 0.3),), (1.6, 1.6)),)
+BY_PROTOCOL = replace(HOW, is_on_edge=False, rate_digest=RATED, regret=0.001, second=SECOND)
 
 
 def lower(losses: tuple[float, ...], by: float) -> list[float]:
