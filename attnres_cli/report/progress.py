@@ -232,6 +232,7 @@ class OnStderr:
 
     def __init__(self, *, is_live: bool = True, part: str = "") -> None:
         self.progress = partial(progress, is_live=is_live, part=part)
+        self._doubted = set[str]()  # what one plan was doubted for is not said of the next again
 
     def plan(self, plan: Plan, title: str) -> None:
         """Print a plan that is about to be carried out, in a line with what to doubt of it."""
@@ -241,8 +242,10 @@ class OnStderr:
             return
         for line in (line_of(plan, title), *begins(plan), *going_on(plan)):
             note(line)
-        for doubt in doubts_of(plan)[:_MOST_DOUBTS]:
+        doubts = doubts_of(plan)[:_MOST_DOUBTS]
+        for doubt in [each for each in doubts if each not in self._doubted]:
             warn(doubt)
+        self._doubted.update(doubts)
 
     def text(self, lines: Sequence[str]) -> None:
         """Print what is about to be searched."""

@@ -335,8 +335,12 @@ def test_rates_are_tuned_written_and_used_and_matched_arms_keep_them(folder: Pat
     (folder / "grown.yaml").write_text(TEXT + ladder)
 
     def trained(*words: str) -> list[Any]:
-        out = attnres.json("ablate", "--seeds", "2", "--in-process", "--recipe", *words)
-        return [out, *out["more"]]
+        asked = ("--seeds", "2", "--in-process", "--format", "json", "--recipe")
+        code, out, err = attnres("ablate", *asked, *words)
+        assert code == 0, err
+        assert err.count("256 evaluation tokens") <= 2  # of each size once, however many plans
+        document = json.loads(out)
+        return [document, *document["more"]]
 
     shared = ("--set", "optim.design_lr_scale=3")
     found = trained("grown.yaml", "standard", "attnres", "--tune-lr", *shared)
