@@ -113,9 +113,11 @@ def of_plan(name: str, place: Place) -> list[Part]:
     for number, (found, recipe, match) in enumerate(todo, 1):
         tune_lr = bool(found.tune_lr) and match == "tokens"
         margin = None if found.margin is None else str(found.margin)
+        check_margin(margin, recipe)
         until = Until(seeds=found.seeds) if found.until else None
         seeds = found.seeds[:LEAST_SEEDS] if until else found.seeds
-        request = Request(found.arms, seeds, found.baseline, match, tune_lr, place, margin, until)
+        # Without the margin: the study has it with the plan, and one that is typed is another.
+        request = Request(found.arms, seeds, found.baseline, match, tune_lr, place, until=until)
         then = ", then each arm at its own learning rate" if tune_lr else ""
         title = (
             f"part {number} of {len(todo)}: {plural(len(found.arms), 'arm')} x "
@@ -198,7 +200,7 @@ def trained(parts: Sequence[Part]) -> tuple[list[list[Comparison]], int]:
     DataError before anything is trained where one of several texts is not there, or too short.
     """
     for part in parts:
-        check_margin(part.request, part.recipe)
+        check_margin(part.request.margin, part.recipe)
     texts = {(part.recipe.data, part.recipe.train.eval_tokens): part.recipe for part in parts}
     for recipe in list(texts.values())[1:]:
         sources.load(recipe)

@@ -255,16 +255,16 @@ def _tokens(recipe: Recipe, watcher: Watcher) -> Tokens:
     return unread(recipe)
 
 
-def check_margin(request: Request, recipe: Recipe) -> None:
-    """Raise RecipeError for a margin that is none under this recipe."""
-    if (margin := request.margin or recipe.margin) is not None:
+def check_margin(typed: str | None, recipe: Recipe) -> None:
+    """Raise RecipeError for a margin, by default the recipe's, that is none under this recipe."""
+    if (margin := typed or recipe.margin) is not None:
         slope = stated(recipe)
         nats(margin, slope.value if slope else None)
 
 
 def ablation(request: Request, recipe: Recipe, watcher: Watcher) -> Ablation:
     """A comparison under one recipe; loads its data, and tells what is not as it was typed."""
-    check_margin(request, recipe)
+    check_margin(request.margin, recipe)
     tokens, place = _tokens(recipe, watcher), request.place
     held = Store.existing(place.study)
     records = held.runs(curves=False) if held else []

@@ -24,6 +24,7 @@ FIXED = "baseline: standard\nseeds: [0, 1, 2, 3, 4]\nmetric: val_loss\ntest: pai
 PLAN = f"""
 recipe: grown.yaml
 arms: [attnres]
+margin: 0.02
 {FIXED}
 ---
 recipe: other.yaml

@@ -1,0 +1,97 @@
+"""The table of docs/results/two-texts.md, of the shipped reports of the reference study.
+
+    python benchmarks/two_texts.py
+
+A row for each design: its difference from `standard` on each text, what that is worth in tokens
+and in time on the first, and whether the texts agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from attnres_cli.config.recipe import load
+from attnres_cli.config.shipped import report_texts
+from attnres_cli.lab.grid import canonical
+from attnres_cli.verdict.numbers import interval
+
+Table = dict[str, Any]
+_DIGITS = "+.3f"
+_FIRST = ("design", "Python sources", "tokens", "step", "time")
+_PUBLISHED = ("modded-2024", "modded-2026", "nanochat")
+"""Compositions that the plan calls by a shorter name."""
+
+
+def tables() -> list[Table]:
+    """Every table of the shipped reports."""
+    found = [json.loads(text) for text in report_texts("two-texts")]
+    return [table for first in found for table in (first, *first["more"])]
+
+
+def of_text(recipe: str) -> Table:
+    """The table of one text that has the words."""
+    mine = [one for one in tables() if one.get("recipe") == recipe]
+    return next((one for one in mine if one["registered"]), mine[0] if mine else {"arms": []})
+
+
+def over_texts() -> Table:
+    """The table over texts; without arms where there is none yet."""
+    return next((one for one in tables() if "texts" in one), {"arms": []})
+
+
+def _difference(arm: Table | None) -> str:
+    if not arm or not arm.get("look") or arm["look"]["low"] is None:
+        return ""
+    look, said = arm["look"], arm["verdict"]
+    word = f"**{said}**" if said in ("better", "worse") else said
+    ends = look["low"], look["high"]
+    return f"{interval(arm['difference']['mean'], ends, _DIGITS)} {word}"
+
+
+def _times(arm: Table, of: str) -> str:
+    """`1.08x` its tokens, or its time, that `standard` needs to end as low."""
+    found = arm["multiplier"][of]
+    return "" if found is None or found["value"] is None else f"{found['value']:.2f}x"
+
+
+def rows() -> Iterator[list[str]]:
+    """The cells of every design, lowest mean on the first text first."""
+    first, second, both = of_text("quick"), of_text("english"), over_texts()
+    other = {arm["variant"]: arm for arm in second["arms"]}
+    agree = {arm["variant"]: arm["agreement"] for arm in both["arms"]}
+    short = {canonical(spec, load("quick")): spec for spec in _PUBLISHED}
+    for arm in first["arms"]:
+        name = arm["variant"]
+        if name == first["baseline"]:
+            continue
+        step = arm["step_ratio"]
+        yield [
+            f"`{short.get(name, name)}`",
+            _difference(arm),
+            _times(arm, "tokens"),
+            "" if step is None else f"{step['median']:.2f}",
+            _times(arm, "time"),
+            _difference(other.get(name)),
+            agree.get(name, ""),
+        ]
+
+
+def heads(rows: list[list[str]]) -> list[str]:
+    """The titles of columns: those on a second text once it is there."""
+    both = any(cells[len(_FIRST) :] != ["", ""] for cells in rows)
+    return [*_FIRST, *(("English", "texts") if both else ())]
+
+
+def main() -> None:
+    """Print it as Markdown."""
+    every = list(rows())
+    titles = heads(every)
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for cells in every:
+        print(f"| {' | '.join(cells[: len(titles)])} |")
+
+
+if __name__ == "__main__":
+    main()
