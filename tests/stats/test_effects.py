@@ -113,7 +113,7 @@ def test_losses_that_are_all_equal_have_effects_of_zero():
         assert each.low < 0 < each.high
 
 
-@pytest.mark.parametrize("is_adaptive", [False, True])
+@pytest.mark.parametrize("is_adaptive", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_intervals_hold_the_truth_and_the_lowest_effect_is_not_exaggerated(is_adaptive: bool):
     found = simulated.errors("pairs", 12, 60, is_adaptive=is_adaptive)
 
