@@ -10,7 +10,7 @@ from attnres_cli.config import address
 from attnres_cli.config.as_typed import ablate_typed, overrides_of
 from attnres_cli.config.recipe import Recipe
 from attnres_cli.records.run import Status
-from attnres_cli.report.table import listed
+from attnres_cli.report.table import grouped, listed
 from attnres_cli.stats.pairs import Difference
 from attnres_cli.stats.scaling import Multiplier
 from attnres_cli.stats.sequential import Word
@@ -124,14 +124,34 @@ def _of_many(comparison: Comparison, arms: Mapping[Verdict, Sequence[ArmResult]]
     if better := arms.get("better"):
         best = min(better, key=lambda arm: arm.difference.mean if arm.difference else 0.0)
         head = f"{best.variant} beats {base} {_by_how_much(best)} nats per token, the most."
-    counts = [f"{len(found)} {word}" for word, found in arms.items()]
-    sentences = [head, f"Of {n} arms: {', '.join(counts)}."]
+    counts = {word: f"{len(found)} {word}" for word, found in arms.items()}
+    if better:
+        counts["better"] += _at_equal_time(better, comparison)
+    sentences = [head, f"Of {n} arms: {', '.join(counts.values())}."]
     if blocked := arms.get("blocked"):
-        reasons = [f"{arm.variant} ({arm.reason})" for arm in blocked[:_MOST_REASONS]]
-        if (more := len(blocked) - _MOST_REASONS) > 0:
+        by_reason = [*grouped((arm.reason, arm.variant) for arm in blocked).items()]
+        reasons = [f"{_few(names)} ({why})" for why, names in by_reason[:_MOST_REASONS]]
+        if more := sum(len(names) for _, names in by_reason[_MOST_REASONS:]):
             reasons.append(f"and {more} more")
         sentences.append(f"No verdict: {'; '.join(reasons)}.")
     return " ".join(sentences)
+
+
+def _at_equal_time(arms: Sequence[ArmResult], comparison: Comparison) -> str:
+    """How many are worth more time than they take, where that is known of all."""
+    worth = [pays.time(arm, comparison) for arm in arms]
+    known = [each for each in worth if each is not None]
+    if len(known) < len(worth):
+        return ""
+    paying = sum(each.low > 1 for each in known)
+    return f" ({paying} of them in equal time too)" if paying else " (none of them in equal time)"
+
+
+def _few(names: Sequence[str]) -> str:
+    """All of them, or the first and how many more."""
+    if len(names) <= _MOST_REASONS + 1:
+        return listed(names)
+    return f"{', '.join(names[:_MOST_REASONS])} and {len(names) - _MOST_REASONS} more"
 
 
 def unanswerable(comparison: Comparison) -> str:

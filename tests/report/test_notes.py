@@ -11,12 +11,14 @@ from comparisons import BASE, PROBE
 
 from attnres_cli.config.recipe import load
 from attnres_cli.records.run import Probe, Status
+from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.report.answer import answer, to_decide
 from attnres_cli.report.comparison import CHOICES, facts_of, report_of, table_of
 from attnres_cli.report.file_formats import escaped, show
 from attnres_cli.report.probes import probe_tables
 from attnres_cli.report.runs import speed_text
 from attnres_cli.report.table import Column, Report, Table, brief, captioned
+from attnres_cli.stats.multiples import Budget
 from attnres_cli.verdict.comparison import Rules
 from attnres_cli.verdict.power import deciding
 
@@ -38,6 +40,28 @@ def test_an_answer_names_six_arms_and_counts_more(base, make_arm, judge, make_ru
     assert "gone is blocked: seed 0 diverged at step 7" in facts_of(found)
     worse = [make_arm(f"arm{i}", *shifted(0.1)) for i in range(7)]
     assert answer(judge(base, *worse)) == "None of 7 arms beats standard. Of 7 arms: 7 worse."
+
+
+def test_an_answer_of_many_says_how_many_are_better_in_equal_time(base, make_arm, judge):
+    arms = [make_arm(f"arm{i}", *shifted(-0.1 - 0.001 * i)) for i in range(7)]
+    budgets = (Budget(0.5, -0.3, 0.004, 7), Budget(2, 0.2, 0.004, 7))
+    found = judge(base, *arms, rules=Rules(budgets=budgets))
+
+    def told(*ratios: float) -> str:
+        timed = {f"arm{i}": StepRatio(8, r, 0.99 * r, 1.01 * r) for i, r in enumerate(ratios)}
+        return answer(replace(found, step_ratios=timed))
+
+    assert "7 better (none of them in equal time)." in told(*[1.5] * 7)
+    assert "7 better (2 of them in equal time too)." in told(1.0, 0.9, *[1.5] * 5)
+    assert told(1.5).endswith("Of 7 arms: 7 better.")  # of others it is not known
+
+
+def test_one_reason_of_many_arms_is_said_once(base, make_arm, judge, make_run):
+    arms = [make_arm(f"arm{i}", *shifted(-0.1)) for i in range(2)]
+    gone = [[make_run(f"gone{i}", 0, status=Status.DIVERGED, steps=7)] for i in range(5)]
+    told = answer(judge(base, *arms, *gone, [make_run("late", 0, status=Status.DIVERGED, steps=9)]))
+    first = "gone0, gone1, gone2 and 2 more (seed 0 diverged at step 7)"
+    assert told.endswith(f"No verdict: {first}; late (seed 0 diverged at step 9).")
 
 
 def test_an_answer_has_three_sentences_whatever_its_verdicts(base, make_arm, judge, make_run):
