@@ -54,6 +54,20 @@ def test_a_forest_has_each_arms_mean_interval_seeds_and_verdict(chapter):
     assert {arm.variant, arm.verdict} <= set(texts(figure))
 
 
+def test_a_forest_of_many_arms_has_a_line_for_each(base, make_chapter, make_arm):
+    def drawn(n: int) -> tuple[float, set[bool]]:
+        others = [make_arm(f"arm{i}", 1.44 + i / 100, 1.61, 1.55, 1.36, 1.50) for i in range(n)]
+        figure = comparison.draw_forest(
+            make_chapter([*base, *itertools.chain.from_iterable(others)])
+        )
+        names = [text for text in figure.axes[0].texts if text.get_text().startswith("arm")]
+        return figure.get_figheight(), {text.get_position()[0] < 0 for text in names}
+
+    (few, above), (many, beside) = drawn(12), drawn(13)
+    assert (above, beside) == ({False}, {True})
+    assert many < few
+
+
 def test_curves_are_means_over_seeds_until_a_loss_is_not_finite(make_run):
     start, gone = Point(0, None, 5.5), Point(7, 9.0, math.nan)
     runs = [

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -43,6 +44,7 @@ MULTIPLIERS = (
 )
 
 _LONGEST = 38  # characters of a name that leave room for its verdict
+_MANY, _LONGEST_BESIDE = 12, 24  # from more arms on a row is a line, so that they fit on a screen
 _SMOOTHED = 5  # points, of some 100 that a run keeps
 _SHOWN_FROM = 0.25  # of the tokens: the fall from ln(vocab) would leave the rest flat
 
@@ -55,16 +57,13 @@ def draw_forest(chapter: Chapter) -> Figure | None:
     comparison, gaps = chapter.comparison, style.gaps(chapter.comparison)
     if not gaps:
         return None
-    looks = looks_of(comparison)
-    figure, (axes,) = canvas(0.85 + 0.52 * len(gaps))
+    looks, are_many = looks_of(comparison), len(gaps) > _MANY
+    figure, (axes,) = canvas(0.85 + (0.24 if are_many else 0.52) * len(gaps))
     across = axes.get_yaxis_transform()
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-    above: dict[str, Any] = {"bbox": box, "transform": across, "va": "bottom", "fontsize": 9}
     off: dict[str, Any] = {"weight": "bold", "transform": across, "va": "center", "fontsize": 9}
     for row, gap in enumerate(gaps):
         look = looks[gap.arm.variant]
-        axes.text(0, row - 0.24, short(gap.arm.variant, _LONGEST), ha="left", **above)
-        axes.text(1, row - 0.24, gap.arm.verdict, ha="right", weight="bold", **above)
+        _name(axes, row, gap.arm, is_beside=are_many)
         if gap.is_far:
             side = "right" if gap.mean > 0 else "left"
             text = style.arrow(gap.mean, 3)
@@ -80,6 +79,19 @@ def draw_forest(chapter: Chapter) -> Figure | None:
     label = f"loss minus that of {short(comparison.baseline)} (nats/token)"
     axes.set(xlabel=label, ylim=(len(gaps) - 0.6, -0.8), yticks=[])
     return figure
+
+
+def _name(axes: Axes, row: int, arm: ArmResult, *, is_beside: bool) -> None:
+    """An arm's name and verdict above its interval, or of many arms beside it."""
+    at: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "fontsize": 9}
+    if is_beside:
+        at |= {"va": "center", "fontsize": 8}
+        axes.text(-0.02, row, short(arm.variant, _LONGEST_BESIDE), ha="right", **at)
+        axes.text(1.02, row, arm.verdict, ha="left", **at)
+        return
+    at["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    axes.text(0, row - 0.24, short(arm.variant, _LONGEST), ha="left", va="bottom", **at)
+    axes.text(1, row - 0.24, arm.verdict, ha="right", va="bottom", weight="bold", **at)
 
 
 def draw_curves(chapter: Chapter) -> Figure | None:
