@@ -237,8 +237,8 @@ def courses(found: Ladder) -> list[str]:
         if arm.trend is not None:
             line += f" It {arm.course}: {_change(arm.trend)} per doubling of {found.doubled}."
         if times:
-            known = "known to pay" if unknown else "pays"
-            line += f" It {'is ' * bool(unknown)}{known} at {listed(paying) or 'no size'}."
+            known = "is known to pay" if unknown else "pays"
+            line += f" It {known} at {listed(paying) if paying else 'no size'}."
             line += f" At {listed(unknown)} budgets do not tell." if unknown else ""
         lines.append(line)
     return lines

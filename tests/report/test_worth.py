@@ -161,6 +161,8 @@ def test_a_gain_beyond_all_budgets_pays_only_as_far_as_these_tell(size: Size):
     rungs = [size(grown(depth), {"standard": base, "attnres": arm}) for depth in (2, 4)]
     (line,) = courses(ladder([timed(rungs[0], 1.5), timed(rungs[1], 0.8)]))
     assert "It is known to pay at 4 layers. At 2 layers budgets do not tell." in line
+    (line,) = courses(ladder([timed(rung, 1.5) for rung in rungs]))
+    assert "It is known to pay at no size. At 2 layers and 4 layers budgets do not tell." in line
 
 
 # What is not pooled
