@@ -71,8 +71,8 @@ def last(plan: Plan, losses: Losses) -> Plan:
 
 def second_at_shared(plan: Plan) -> Plan:
     """What `second` will be like, before the best rates are known."""
-    at = {arm.variant: plan.recipe_of(arm).optim.lr for arm in plan.arms}
-    return tried(plan, [e for arm in plan.arms for e in _seconds(arm, plan, at[arm.variant])])
+    at = [(arm, plan.recipe_of(arm).optim.lr) for arm in plan.arms]
+    return tried(plan, [each for arm, lr in at for each in _seconds(arm, plan, lr)])
 
 
 SECOND = "a second number at the best rate, on the same seeds"

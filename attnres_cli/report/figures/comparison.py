@@ -44,7 +44,7 @@ MULTIPLIERS = (
 )
 
 _LONGEST = 38  # characters of a name that leave room for its verdict
-_MANY, _LONGEST_BESIDE = 12, 24  # from more arms on a row is a line, so that they fit on a screen
+_MANY, _LONGEST_BESIDE = 12, 24  # of more arms each is a line, which is half as tall
 _SMOOTHED = 5  # points, of some 100 that a run keeps
 _SHOWN_FROM = 0.25  # of the tokens: the fall from ln(vocab) would leave the rest flat
 
