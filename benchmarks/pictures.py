@@ -1,13 +1,11 @@
-"""The pictures of the README and of docs/results/reference.md, drawn from losses.
+"""The pictures of the README, drawn from losses.
 
     python benchmarks/pictures.py [attnres.db]
 
-Of the README, from docs/images/study.json: `terminal.svg` is the table of `attnres report` as a
-terminal shows it, `page.png` the top of its page in Chromium (apt install chromium), `page.txt`
-what stands on that. A study that is named first gives the losses: study.json is its `attnres report
---format json`. Of the reference study, from the reports that come with the tool: `reference-*.svg`
-have the differences at own rates. A test draws all but the page's picture again, so that they are
-always of the version that they stand in.
+From docs/images/study.json: `terminal.svg` is the table of `attnres report` as a terminal shows it,
+`page.png` the top of its page in Chromium (apt install chromium), `page.txt` what stands on that. A
+study that is named first gives the losses: study.json is its `attnres report --format json`. A test
+draws all but the page's picture again, so that they are always of the version that they stand in.
 """
 
 from __future__ import annotations
@@ -29,37 +27,29 @@ from rich.console import Console
 from rich.text import Text
 
 from attnres_cli.config.recipe import Recipe, load
-from attnres_cli.lab.grid import canonical
 from attnres_cli.records.comparison_terms import ArmRecipe, Given, Terms, Tuned
 from attnres_cli.records.gates import PROOFS
-from attnres_cli.records.preregister import read
 from attnres_cli.records.run import DataDescription, RunRecord, RunResult, Settings, Status
 from attnres_cli.report import comparison as reported
 from attnres_cli.report import page
-from attnres_cli.report.figures.drawing import Drawing, drawings, of_sizes, picture
 from attnres_cli.report.table import brief
 from attnres_cli.report.terminal import print_report
 from attnres_cli.verdict.comparison import Comparison, Rules
 from attnres_cli.verdict.judge import compare
-from attnres_cli.verdict.ladder import Rung, ladder
 from attnres_cli.verdict.report_section import Chapter
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
-REFERENCE = ROOT / "recipes" / "reports" / "reference"
-PARTS = ("text", "pointers", "depth", "sizes")
 TERMINAL = {"COLUMNS": "100", "FORCE_COLOR": "1"}  # of the environment
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
 
 def recipe_of(told: dict[str, Any]) -> Recipe:
-    """The recipe that JSON tells of: one that comes with the tool, or of the reference plan."""
-    known = [load(told["recipe"]), load(told["recipe"], ["data.edition=1"])]
-    known += [*(recipe for _, recipe in read("reference", canonical))]
-    found = [recipe for recipe in known if recipe.digest == told["recipe_digest"]]
-    if not found:
+    """The recipe that JSON tells of, which comes with the tool."""
+    recipe = load(told["recipe"])
+    if recipe.digest != told["recipe_digest"]:
         sys.exit(f"recipe {told['recipe']} is not that of the JSON: name a study of the new one")
-    return found[0]
+    return recipe
 
 
 def comparison(told: dict[str, Any]) -> Comparison:
@@ -152,30 +142,10 @@ def photograph(whole: str, path: Path) -> None:
         browser.close()
 
 
-def reference(part: str) -> Drawing:
-    """The differences of a part of the reference study at own rates, over its sizes where it has
-    several.
-    """
-    files = [
-        json.loads(file.read_text("utf-8")) for file in sorted(REFERENCE.glob(f"{part}*.json"))
-    ]
-    told = [each for one in files for each in (one, *one["more"]) if each["terms"]["is_tuned"]]
-    found = [comparison(each) for each in told]
-    if len(found) == 1:
-        every = drawings(Chapter(found[0]))
-    else:
-        every = of_sizes(
-            ladder([Rung(recipe_of(each), one) for each, one in zip(told, found, strict=True)])
-        )
-    return next(each for each in every if each.name in ("forest", "gains"))
-
-
 def draw(images: Path) -> None:
     """All that needs no browser, from the losses that lie there, in the environment TERMINAL."""
     found = comparison(json.loads((images / "study.json").read_text(encoding="utf-8")))
     terminal(found, images / "terminal.svg")
-    for part in PARTS:
-        (images / f"reference-{part}.svg").write_bytes(picture(reference(part), "svg"))
     (images / "page.txt").write_text(top(page_of(found)), encoding="utf-8")
 
 

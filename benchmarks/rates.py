@@ -20,7 +20,6 @@ from typing import Any
 
 from attnres_cli.config.arms import LR, SCALE
 from attnres_cli.config.recipe import load
-from attnres_cli.config.shipped import report_texts
 from attnres_cli.lab.protocol import SEEDS, decided
 from attnres_cli.lab.tune import losses_of
 from attnres_cli.records.comparison_terms import Trial, Tuned, settings_text
@@ -108,18 +107,16 @@ def draw(found: dict[str, Tuned], path: Path) -> None:
     path.write_bytes(picture(drawing, path.suffix.removeprefix(".")))
 
 
-def on_three_terms(told: dict[str, Any], first: dict[str, Any]) -> list[str]:
+def on_three_terms(told: dict[str, Any]) -> list[str]:
     """A row for each arm of a tuned report in JSON: its difference at the shared rate, at its own
-    and at its own settings, the verdict of the last, and that of a report of before.
+    and at its own settings, and the verdict of the last.
     """
-    before = {arm["variant"]: arm["verdict"] for arm in first["arms"]}
     rows = []
     for arm in told["arms"]:
         beside = arm.get("beside", {})
         found = [beside.get("shared"), beside.get("own_rate"), arm["difference"]]
         cells = [_difference(each) for each in found]
-        words = [arm["verdict"], before.get(arm["variant"], "-")]
-        rows.append(f"| `{arm['variant']}` | {' | '.join([*cells, *words])} |")
+        rows.append(f"| `{arm['variant']}` | {' | '.join([*cells, arm['verdict']])} |")
     return rows
 
 
@@ -136,12 +133,7 @@ def compared(study: str) -> list[str]:
         return [done.stderr.strip()]
     told = json.loads(done.stdout)
     every = [told, *told["more"]]
-    first = [json.loads(text) for text in report_texts("reference")]
-    (text,) = [
-        one for one in first if one["recipe"] == "quick" and one["data"]["source"] == "stdlib"
-    ]
-    (before,) = [one for one in text["more"] if one["terms"]["is_tuned"]]
-    return [row for one in every if one["terms"]["is_tuned"] for row in on_three_terms(one, before)]
+    return [row for one in every if one["terms"]["is_tuned"] for row in on_three_terms(one)]
 
 
 def main() -> None:

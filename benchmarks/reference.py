@@ -1,34 +1,124 @@
-"""Write the shipped reports of the reference study anew, from the study as it is published.
+"""The table of docs/results/reference.md, of the shipped reports of the reference study.
 
     python benchmarks/reference.py
+    python benchmarks/reference.py --renew
 
-Each file of recipes/reports/reference/ keeps its recipe; its words and numbers are those of
-`attnres report --format json` now. Say with `git diff` that no number changed.
+A row for each design: its difference from `standard` on each text, what that is worth in tokens
+and in time on the first, and whether the texts agree. `--renew` first writes the shipped reports,
+recipes/reports/reference/*.json, from the study as it is published: say with `git diff` that no
+number changed.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import lzma
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from attnres_cli.config.recipe import load
+from attnres_cli.config.shipped import report_texts
+from attnres_cli.lab.grid import canonical
+from attnres_cli.verdict.numbers import interval
+
+Table = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
+STUDY = ROOT / "docs" / "results" / "reference.db.xz"
+SHIPPED = ROOT / "recipes" / "reports" / "reference"
+_DIGITS = "+.3f"
+_FIRST = ("design", "Python sources", "tokens", "step", "time")
+_PUBLISHED = ("modded-2024", "modded-2026", "nanochat")
+"""Compositions that the plan calls by a shorter name."""
 
 
-def main() -> None:
-    """Every file, one after the other."""
+def tables() -> list[Table]:
+    """Every table of the shipped reports."""
+    found = [json.loads(text) for text in report_texts("reference")]
+    return [table for first in found for table in (first, *first["more"])]
+
+
+def of_text(recipe: str) -> Table:
+    """The table of one text that has the words."""
+    mine = [one for one in tables() if one.get("recipe") == recipe]
+    return next((one for one in mine if one["registered"]), mine[0] if mine else {"arms": []})
+
+
+def over_texts() -> Table:
+    """The table over texts; without arms where there is none yet."""
+    return next((one for one in tables() if "texts" in one), {"arms": []})
+
+
+def _difference(arm: Table | None) -> str:
+    if not arm or not arm.get("look") or arm["look"]["low"] is None:
+        return ""
+    look, said = arm["look"], arm["verdict"]
+    word = f"**{said}**" if said in ("better", "worse") else said
+    ends = look["low"], look["high"]
+    return f"{interval(arm['difference']['mean'], ends, _DIGITS)} {word}"
+
+
+def _times(arm: Table, of: str) -> str:
+    """`1.08x` its tokens, or its time, that `standard` needs to end as low."""
+    found = arm["multiplier"][of]
+    return "" if found is None or found["value"] is None else f"{found['value']:.2f}x"
+
+
+def rows() -> Iterator[list[str]]:
+    """The cells of every design, lowest mean on the first text first."""
+    first, second, both = of_text("quick"), of_text("english"), over_texts()
+    other = {arm["variant"]: arm for arm in second["arms"]}
+    agree = {arm["variant"]: arm["agreement"] for arm in both["arms"]}
+    short = {canonical(spec, load("quick")): spec for spec in _PUBLISHED}
+    for arm in first["arms"]:
+        name = arm["variant"]
+        if name == first["baseline"]:
+            continue
+        step = arm["step_ratio"]
+        yield [
+            f"`{short.get(name, name)}`",
+            _difference(arm),
+            _times(arm, "tokens"),
+            "" if step is None else f"{step['median']:.2f}",
+            _times(arm, "time"),
+            _difference(other.get(name)),
+            agree.get(name, ""),
+        ]
+
+
+def heads(rows: list[list[str]]) -> list[str]:
+    """The titles of columns: those on a second text once it is there."""
+    both = any(cells[len(_FIRST) :] != ["", ""] for cells in rows)
+    return [*_FIRST, *(("English", "texts") if both else ())]
+
+
+def renew() -> None:
+    """Write every shipped report anew; each keeps its recipe."""
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder) / "reference.db"
-        published = ROOT / "docs" / "results" / "reference.db.xz"
-        study.write_bytes(lzma.decompress(published.read_bytes()))
-        for path in sorted((ROOT / "recipes" / "reports" / "reference").glob("*.json")):
+        study.write_bytes(lzma.decompress(STUDY.read_bytes()))
+        for path in sorted(SHIPPED.glob("*.json")):
             digest = json.loads(path.read_text(encoding="utf-8"))["recipe_digest"]
             command = [sys.executable, "-m", "attnres_cli", "report", "--study", str(study)]
             command += ["--recipe", digest, "--format", "json", "--output", str(path), "-q"]
             subprocess.run(command, check=True)  # noqa: S603
+
+
+def main() -> None:
+    """Print it as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--renew", action="store_true", help="write the shipped reports first")
+    if parser.parse_args().renew:
+        renew()
+    every = list(rows())
+    titles = heads(every)
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for cells in every:
+        print(f"| {' | '.join(cells[: len(titles)])} |")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/screens.py
 
 Every picture is of a command that runs here, in a pseudo-terminal of so many columns: a comparison
-with its live view, its verdict at three widths, a search, `verify`; the verdict of 28 arms from
+with its live view, its verdict at three widths, a search, `verify`; the verdict of 38 arms from
 docs/results/reference.db.xz, and the first screen of its page in Chromium. It takes some minutes.
 """
 
@@ -33,7 +33,7 @@ SEARCH = (
     *("search", "standard", "attnres", "--recipe", "smoke", "--budget", "params=150k"),
     *("--space", "n_layers=1..6,n_blocks=1..3", "--trials", "12", "--confirm", "3"),
 )
-QUICK = ("--study", "reference.db", "--recipe", "5821f707fa1b")
+QUICK = ("--study", "reference.db", "--recipe", "quick")
 _REDRAWN = re.compile(r"\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)+")
 _CONTROL = re.compile(r"\x1b\[\?25[lh]|\x1b\[\d*[AK]|\r")
 
@@ -96,7 +96,7 @@ def main() -> None:
         (folder / "reference.db").write_bytes(lzma.decompress(packed.read_bytes()))
         for columns in WIDTHS:
             shown = run(folder, columns, "report", *QUICK)[-1]
-            save(f"verdict-28-{columns}", columns, ("report", *QUICK), shown)
+            save(f"verdict-38-{columns}", columns, ("report", *QUICK), shown)
         run(folder, 100, "report", *QUICK, "--format", "html", "--output", "page.html")
         if BROWSER is None:
             sys.exit("no page.png: Chromium is not installed (apt install chromium)")

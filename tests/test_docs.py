@@ -71,8 +71,8 @@ PROVEN = ("ablate standard attnres --tune-lr", "--launch slurm", "attnres doctor
 
 
 def tier(command: str) -> list[pytest.MarkDecorator]:
-    """The longest, a dry run of 21 tables, is nightly, and what is proven elsewhere."""
-    if "--plan reference" in command or any(words in command for words in PROVEN):
+    """The longest, a dry run of 38 arms, is nightly, and what is proven elsewhere."""
+    if "--plan two-texts" in command or any(words in command for words in PROVEN):
         return [pytest.mark.nightly]
     return [pytest.mark.slow] if any(word in command for word in SLOW) else []
 
