@@ -166,7 +166,7 @@ def draw_gains(found: Ladder) -> Figure | None:
             if bar is not None:
                 axes.plot((at, at), bar, color=colour, lw=1.8, solid_capstyle="butt")
     axes.axhline(0, color=look[baseline].colour, lw=1, ls="--", zorder=1)
-    axes.set_xticks(range(len(found.rungs)), found.size_names)
+    axes.set_xticks(range(len(found.rungs)), [name.replace(" ", "\n") for name in found.size_names])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(visible=False, axis="x")
     axes.set(ylabel=f"loss minus that of {short(baseline)}\n(nats/token)")
