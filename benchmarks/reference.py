@@ -68,12 +68,16 @@ def _times(arm: Table, of: str) -> str:
     return "" if found is None or found["value"] is None else f"{found['value']:.2f}x"
 
 
+def _short_names() -> dict[str, str]:
+    return {canonical(spec, load("quick")): spec for spec in _PUBLISHED}
+
+
 def rows() -> Iterator[list[str]]:
     """The cells of every design, lowest mean on the first text first."""
     first, second, both = of_text("quick"), of_text("english"), over_texts()
     other = {arm["variant"]: arm for arm in second["arms"]}
     agree = {arm["variant"]: arm["agreement"] for arm in both["arms"]}
-    short = {canonical(spec, load("quick")): spec for spec in _PUBLISHED}
+    short = _short_names()
     for arm in first["arms"]:
         name = arm["variant"]
         if name == first["baseline"]:
@@ -88,6 +92,19 @@ def rows() -> Iterator[list[str]]:
             _difference(other.get(name)),
             agree.get(name, ""),
         ]
+
+
+def budget_rows(told: Table) -> Iterator[list[str]]:
+    """The cells of each design over budgets, from `report --scaling --format json`, lowest at the
+    largest budget first.
+    """
+    sizes = [rung["arms"] for rung in told["rungs"]]
+    trends = {arm["variant"]: arm["trend"] for arm in told["arms"] if arm["trend"]}
+    for name in sorted(trends, key=lambda name: float(sizes[-1][name]["mean"])):
+        each = [(size[name]["difference"], size[name]["interval"]) for size in sizes]
+        cells = [interval(mean, ends, _DIGITS) for mean, ends in each]
+        cells.append(interval(trends[name]["mean"], trends[name]["ci95"], _DIGITS))
+        yield [f"`{_short_names().get(name, name)}`", *cells]
 
 
 def heads(rows: list[list[str]]) -> list[str]:

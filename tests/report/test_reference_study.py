@@ -15,6 +15,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "reference.md"
 
 
+def _rows_of(section: str) -> list[list[str]]:
+    """The cells of the designs' rows in a section of the page."""
+    page = PAGE.read_text(encoding="utf-8").split(f"## {section}\n")[1].split("\n## ")[0]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
 @pytest.fixture
 def reference(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
@@ -24,12 +31,10 @@ def reference(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_row_of_the_page_is_that_of_the_shipped_report(reference):
-    page, rows = PAGE.read_text(encoding="utf-8"), list(reference.rows())
-    page = page.split("## Every design\n")[1].split("\n## ")[0]
+    rows = list(reference.rows())
     n_columns = len(reference.heads(rows))
-    for cells in rows:
-        assert f"\n| {' | '.join(cells[:n_columns])} |\n" in page
-    assert page.count("\n| `") == len(rows) == 37
+    assert [cells[:n_columns] for cells in rows] == _rows_of("Every design")
+    assert len(rows) == 37
 
 
 def test_the_first_table_is_the_registered_one_and_complete(reference):
@@ -40,14 +45,25 @@ def test_the_first_table_is_the_registered_one_and_complete(reference):
     assert "margin: 0.02" in plan_text("two-texts")
 
 
+@pytest.fixture
+def study(reference, tmp_path: Path) -> str:
+    """The study as it is published, without weights."""
+    path = tmp_path / "reference.db"
+    path.write_bytes(lzma.decompress(reference.STUDY.read_bytes()))
+    return str(path)
+
+
 @pytest.mark.slow
-def test_the_published_study_gives_the_shipped_report(reference, tmp_path: Path, capsys):
-    study = tmp_path / "reference.db"
-    packed = ROOT / "docs" / "results" / "reference.db.xz"
-    study.write_bytes(lzma.decompress(packed.read_bytes()))
+def test_the_published_study_gives_the_shipped_report(reference, study: str, capsys):
     first = reference.of_text("quick")
-    asked = ("report", "--study", str(study), "--recipe", first["recipe_digest"])
+    asked = ("report", "--study", study, "--recipe", first["recipe_digest"])
     assert Attnres(capsys).json(*asked) == first
+
+
+@pytest.mark.slow
+def test_every_row_of_the_budgets_is_that_of_the_published_study(reference, study: str, capsys):
+    told = Attnres(capsys).json("report", "--study", study, "--recipe", "budgets", "--scaling")
+    assert list(reference.budget_rows(told)) == _rows_of("Budgets")
 
 
 def test_your_study_stands_beside_the_nearest_table(
