@@ -5,8 +5,8 @@
 
 A row for each design: its difference from `standard` on each text, what that is worth in tokens
 and in time on the first, and whether the texts agree. `--renew` first writes the shipped reports,
-recipes/reports/reference/*.json, from the study as it is published: say with `git diff` that no
-number changed.
+recipes/reports/reference/*.json, and the one over texts from the study as it is published: say
+with `git diff` that no number changed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from attnres_cli.verdict.numbers import interval
 Table = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 STUDY = ROOT / "docs" / "results" / "reference.db.xz"
+TEXTS = STUDY.with_name("reference-texts.json")
 SHIPPED = ROOT / "recipes" / "reports" / "reference"
 _DIGITS = "+.3f"
-_FIRST = ("design", "Python sources", "tokens", "step", "time")
+_TITLES = ("design", "Python sources", "tokens", "step", "time", "English", "texts")
 _PUBLISHED = ("modded-2024", "modded-2026", "nanochat")
 """Compositions that the plan calls by a shorter name."""
 
@@ -49,8 +50,9 @@ def of_text(recipe: str) -> Table:
 
 
 def over_texts() -> Table:
-    """The table over texts; without arms where there is none yet."""
-    return next((one for one in tables() if "texts" in one), {"arms": []})
+    """The table over texts."""
+    told: Table = json.loads(TEXTS.read_text(encoding="utf-8"))
+    return told
 
 
 def _difference(arm: Table | None) -> str:
@@ -107,21 +109,18 @@ def budget_rows(told: Table) -> Iterator[list[str]]:
         yield [f"`{_short_names().get(name, name)}`", *cells]
 
 
-def heads(rows: list[list[str]]) -> list[str]:
-    """The titles of columns: those on a second text once it is there."""
-    both = any(cells[len(_FIRST) :] != ["", ""] for cells in rows)
-    return [*_FIRST, *(("English", "texts") if both else ())]
-
-
 def renew() -> None:
     """Write every shipped report anew; each keeps its recipe."""
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder) / "reference.db"
         study.write_bytes(lzma.decompress(STUDY.read_bytes()))
+        recipes = {TEXTS: ["--recipe", "quick", "--recipe", "english"]}
         for path in sorted(SHIPPED.glob("*.json")):
             digest = json.loads(path.read_text(encoding="utf-8"))["recipe_digest"]
+            recipes[path] = ["--recipe", digest]
+        for path, chosen in recipes.items():
             command = [sys.executable, "-m", "attnres_cli", "report", "--study", str(study)]
-            command += ["--recipe", digest, "--format", "json", "--output", str(path), "-q"]
+            command += [*chosen, "--format", "json", "--output", str(path), "-q"]
             subprocess.run(command, check=True)  # noqa: S603
 
 
@@ -131,11 +130,9 @@ def main() -> None:
     parser.add_argument("--renew", action="store_true", help="write the shipped reports first")
     if parser.parse_args().renew:
         renew()
-    every = list(rows())
-    titles = heads(every)
-    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
-    for cells in every:
-        print(f"| {' | '.join(cells[: len(titles)])} |")
+    print(f"| {' | '.join(_TITLES)} |\n|{'---|' * len(_TITLES)}")
+    for cells in rows():
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
