@@ -67,8 +67,9 @@ class Recipe(Section):
 
     slope: a measured fact, of which the digest knows nothing: what `standard` ends lower by at
     other budgets of tokens, or how many nats per token it gains per e-fold of them. So is `regret`:
-    by how much tuning may have missed the best settings of each design. `load` drops both where
-    --set changes what they were measured on.
+    by how much tuning may have missed the best settings of each design. `load` drops the slope
+    where --set changes what it was measured on, and the regret where it changes settings: on
+    another text, or over other tokens, kept settings may be off by no less.
 
     An arm's runs are under `of(variant)`, which has that arm's settings and no `arms`.
     """
@@ -229,7 +230,8 @@ def load(
         overrides_.put(values, override)
         origin = f"recipe {name} with --set"
     if typed - {"name", "description", "variants", "margin", "slope", "regret"}:
-        for fact in {"slope", "regret"} - typed:
+        changes_settings = any(key.partition(".")[0] in ("arms", "optim") for key in typed)
+        for fact in {"slope", *(["regret"] if changes_settings else [])} - typed:
             values.pop(fact, None)
     if "data.source" in typed and "data.edition" not in typed:
         overrides_.drop_edition(values["data"])

@@ -550,3 +550,21 @@ def test_each_size_of_a_ladder_has_a_command_of_its_own(name: str):
         again = recipes.load(named, overrides)
         assert (again.ladder, again.digest) == ((), size.digest)
     assert as_typed.overrides_of(whole) == (name, [])
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_kept"),
+    [
+        ("train.tokens=2048", True),  # kept settings may be off by no less there
+        ("optim.lr=1e-3", False),
+        ("arms.mhc.optim.lr=2e-3", False),
+    ],
+)
+def test_regret_stays_unless_settings_change_and_the_slope_does_not(
+    write: Write, typed: str, is_kept: bool
+):
+    text = "slope: 0.2\narms: {mhc: {optim.lr: 2e-3}}\nregret: {mhc: 0.01}\n"
+    changed = recipes.load(write(TEXT + text), [typed])
+
+    assert changed.regret == ((("mhc", 0.01),) if is_kept else ())
+    assert changed.slope is None
