@@ -279,6 +279,7 @@ def _over_sizes(
         return
     from attnres_cli.errors import StudyError
     from attnres_cli.report.answer import courses
+    from attnres_cli.report.scaling import one_rate
     from attnres_cli.verdict.ladder import Rung, ladder
 
     terms = of_sizes[-1][-1].terms
@@ -290,7 +291,8 @@ def _over_sizes(
     ]
     if asked.form is options.Format.TABLE and rungs:
         with suppress(StudyError):  # of one size alone there are runs
-            for line in courses(ladder(rungs)):
+            over = ladder(rungs)
+            for line in [*courses(over), *(f"! {caveat}" for caveat in one_rate(over))]:
                 typer.echo(line)
     last = of_sizes[-1][-1]
     words = ["attnres", "report", "--scaling", "--recipe", last.recipe]

@@ -140,7 +140,7 @@ def _of_laws(found: Ladder) -> list[str]:
 def qualified(found: Ladder) -> list[str]:
     """What the answer over sizes must be read with: what is left out, and what any size says."""
     told = [found.registered] if found.registered else []
-    told += [f"left out: {text}" for text in found.left_out]
+    told += [*one_rate(found), *(f"left out: {text}" for text in found.left_out)]
     sized = zip(found.size_names, found.rungs, strict=True)
     at = grouped((line, size) for size, rung in sized for line in qualifiers(rung.comparison))
     told += [
@@ -148,6 +148,18 @@ def qualified(found: Ladder) -> list[str]:
         for line, sizes in at.items()
     ]
     return list(dict.fromkeys(told))
+
+
+def one_rate(found: Ladder) -> list[str]:
+    """What else becomes of a gap over budgets where no arm has a learning rate for each of them."""
+    differ = differing([rung.recipe for rung in found.rungs])
+    has_rates = found.terms.is_tuned or any(key.endswith("optim.lr") for key in differ)
+    if found.doubled != "tokens" or has_rates or not any(arm.trend for arm in found.arms):
+        return []
+    return [
+        "each arm has one learning rate for all budgets: the best one falls as they grow, for some "
+        "arms more than for others, and the gaps move with it; --tune-lr finds one for each budget"
+    ]
 
 
 def _of_intervals(found: Ladder) -> list[str]:

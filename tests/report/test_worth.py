@@ -17,7 +17,7 @@ from attnres_cli.lab.study_view import Held
 from attnres_cli.records.step_ratio import StepRatio
 from attnres_cli.report.answer import courses, multiplier_text
 from attnres_cli.report.figures.drawing import of_sizes
-from attnres_cli.report.scaling import notes, qualified
+from attnres_cli.report.scaling import notes, one_rate, qualified
 from attnres_cli.stats.multiples import Budget
 from attnres_cli.stats.scaling import Multiplier, PowerLaw
 from attnres_cli.store.store import Store
@@ -142,6 +142,7 @@ def test_over_budgets_of_one_model_a_gain_fades_grows_or_holds(
     found = ladder(rungs)
 
     assert (found.doubled, found.arms[1].course) == ("tokens", course)
+    assert any("one learning rate for all budgets" in line for line in qualified(found))
     (line,) = courses(found)
     told = ", ".join(f"{gap:+.4f}" for gap in gaps)
     assert line.startswith(f"attnres: {told} nats at 25,600 tokens to 102,400 tokens.")
@@ -163,6 +164,19 @@ def test_a_gain_beyond_all_budgets_pays_only_as_far_as_these_tell(size: Size):
     assert "It is known to pay at 4 layers. At 2 layers budgets do not tell." in line
     (line,) = courses(ladder([timed(rung, 1.5) for rung in rungs]))
     assert "It is known to pay at no size. At 2 layers and 4 layers budgets do not tell." in line
+
+
+def test_budgets_with_a_rate_for_each_and_sizes_are_not_said_to_share_one(size: Size, sizes):
+    rungs = []
+    for times, lr in ((1, 0.01), (2, 0.007), (4, 0.005)):
+        recipe = grown(4).at(times * 25_600)
+        tuned = recipe.model_copy(update={"optim": recipe.optim.model_copy(update={"lr": lr})})
+        rungs.append(size(tuned, losses(2 * times), tokens=times * 25_600))
+
+    assert ladder(rungs).doubled == "tokens"
+    for found in (ladder(rungs), sizes(2, 4, 8)):
+        assert found.arms[1].trend
+        assert one_rate(found) == []
 
 
 # What is not pooled
