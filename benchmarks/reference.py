@@ -1,10 +1,12 @@
-"""The table of docs/results/reference.md, of the shipped reports of the reference study.
+"""Tables of docs/results/reference.md: of every design, and of rates at four times the tokens.
 
     python benchmarks/reference.py
     python benchmarks/reference.py --renew
 
 A row for each design: its difference from `standard` on each text, what that is worth in tokens
-and in time on the first, and whether the texts agree. `--renew` first writes the shipped reports,
+and in time on the first, and whether the texts agree; of the shipped reports. Then the best five
+at four times the tokens: their losses at each learning rate, and their differences from `standard`
+at the best of them; of docs/results/four-times.db.xz. `--renew` first writes the shipped reports,
 recipes/reports/reference/*.json, and the one over texts from the study as it is published: say
 with `git diff` that no number changed.
 """
@@ -17,21 +19,28 @@ import lzma
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from attnres_cli.config.recipe import load
 from attnres_cli.config.shipped import report_texts
 from attnres_cli.lab.grid import canonical
+from attnres_cli.records import preregister
+from attnres_cli.store.store import Store
 from attnres_cli.verdict.numbers import interval
 
 Table = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 STUDY = ROOT / "docs" / "results" / "reference.db.xz"
 TEXTS = STUDY.with_name("reference-texts.json")
+LONG = STUDY.with_name("four-times.db.xz")
 SHIPPED = ROOT / "recipes" / "reports" / "reference"
 _DIGITS = "+.3f"
+_LONG_TITLES = ("design", "rate of `budgets`", "1.41 less", "2 less", "2.8 less", "difference")
+_TRIED_ON = (0, 1)
 _TITLES = ("design", "Python sources", "tokens", "step", "time", "English", "texts")
 _PUBLISHED = ("modded-2024", "modded-2026", "nanochat")
 """Compositions that the plan calls by a shorter name."""
@@ -109,30 +118,74 @@ def budget_rows(told: Table) -> Iterator[list[str]]:
         yield [f"`{_short_names().get(name, name)}`", *cells]
 
 
+def long_rows(study: Path) -> Iterator[list[str]]:
+    """The cells of each design at four times the tokens: the mean loss of the seeds that were
+    tried, by learning rate, the least in bold; then its difference at that rate, on other seeds.
+    """
+    tried = _by_rate(study)
+    ((_, recipe),) = preregister.read("four-times", canonical)
+    told = report(study, [recipe.digest], study.with_suffix(".json"))
+    arms = sorted(told["arms"], key=lambda arm: arm["variant"] != told["baseline"])
+    for arm in arms:
+        means = [mean for _, mean in sorted(tried[arm["variant"]].items(), reverse=True)]
+        cells = [f"**{mean:.4f}**" if mean == min(means) else f"{mean:.4f}" for mean in means]
+        name = _short_names().get(arm["variant"], arm["variant"])
+        yield [f"`{name}`", *cells, *[""] * (4 - len(cells)), _difference(arm)]
+
+
+def _by_rate(study: Path) -> dict[str, dict[float, float]]:
+    """Of every design, the mean loss of the seeds that were tried, by learning rate."""
+    found: dict[str, dict[float, list[float]]] = {}
+    store = Store.open(str(study), create=False)
+    for run in store.runs(curves=False):
+        if run.seed in _TRIED_ON and run.result is not None:
+            lr = store.recipe(run.recipe_digest).optim.lr
+            found.setdefault(run.variant, {}).setdefault(lr, []).append(run.result.val_loss)
+    return {
+        variant: {lr: fmean(losses) for lr, losses in rates.items()}
+        for variant, rates in found.items()
+    }
+
+
+@contextmanager
+def unpacked(packed: Path) -> Iterator[Path]:
+    """A study as it is published."""
+    with tempfile.TemporaryDirectory() as folder:
+        study = Path(folder) / packed.stem
+        study.write_bytes(lzma.decompress(packed.read_bytes()))
+        yield study
+
+
+def report(study: Path, recipe: Sequence[str], to: Path) -> Table:
+    """Write what `attnres report` says of a study's recipe, as JSON."""
+    command = [sys.executable, "-m", "attnres_cli", "report", "--study", str(study)]
+    command += [part for each in recipe for part in ("--recipe", each)]
+    command += ["--format", "json", "--output", str(to), "-q"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+    told: Table = json.loads(to.read_text(encoding="utf-8"))
+    return told
+
+
 def renew() -> None:
     """Write every shipped report anew; each keeps its recipe."""
-    with tempfile.TemporaryDirectory() as folder:
-        study = Path(folder) / "reference.db"
-        study.write_bytes(lzma.decompress(STUDY.read_bytes()))
-        recipes = {TEXTS: ["--recipe", "quick", "--recipe", "english"]}
+    with unpacked(STUDY) as study:
+        report(study, ["quick", "english"], TEXTS)
         for path in sorted(SHIPPED.glob("*.json")):
-            digest = json.loads(path.read_text(encoding="utf-8"))["recipe_digest"]
-            recipes[path] = ["--recipe", digest]
-        for path, chosen in recipes.items():
-            command = [sys.executable, "-m", "attnres_cli", "report", "--study", str(study)]
-            command += [*chosen, "--format", "json", "--output", str(path), "-q"]
-            subprocess.run(command, check=True)  # noqa: S603
+            report(study, [json.loads(path.read_text(encoding="utf-8"))["recipe_digest"]], path)
 
 
 def main() -> None:
-    """Print it as Markdown."""
+    """Print them as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--renew", action="store_true", help="write the shipped reports first")
     if parser.parse_args().renew:
         renew()
-    print(f"| {' | '.join(_TITLES)} |\n|{'---|' * len(_TITLES)}")
-    for cells in rows():
-        print(f"| {' | '.join(cells)} |")
+    with unpacked(LONG) as study:
+        for titles, found in ((_TITLES, rows()), (_LONG_TITLES, long_rows(study))):
+            print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+            for cells in found:
+                print(f"| {' | '.join(cells)} |")
+            print()
 
 
 if __name__ == "__main__":

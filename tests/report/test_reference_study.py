@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,14 @@ from studies import fill
 from attnres_cli.config.shipped import plan_text
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "results" / "reference.md"
+RESULTS = ROOT / "docs" / "results"
 
 
-def _rows_of(section: str) -> list[list[str]]:
-    """The cells of the designs' rows in a section of the page."""
-    page = PAGE.read_text(encoding="utf-8").split(f"## {section}\n")[1].split("\n## ")[0]
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
+def _rows_of(page: str, section: str) -> list[list[str]]:
+    """The cells of the designs' rows in a section of a page."""
+    text = (RESULTS / page).read_text(encoding="utf-8")
+    told = text.split(f"## {section}\n")[1].split("\n## ")[0]
+    rows = [line for line in told.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
@@ -31,8 +32,8 @@ def reference(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_row_of_the_page_is_that_of_the_shipped_report(reference):
-    assert list(reference.rows()) == _rows_of("Every design")
-    assert len(_rows_of("Every design")) == 37
+    assert list(reference.rows()) == _rows_of("reference.md", "Every design")
+    assert len(_rows_of("reference.md", "Every design")) == 37
 
 
 @pytest.mark.parametrize(
@@ -47,11 +48,10 @@ def test_both_tables_are_the_registered_ones_and_complete(reference, recipe, pla
 
 
 @pytest.fixture
-def study(reference, tmp_path: Path) -> str:
+def study(reference) -> Iterator[str]:
     """The study as it is published, without weights."""
-    path = tmp_path / "reference.db"
-    path.write_bytes(lzma.decompress(reference.STUDY.read_bytes()))
-    return str(path)
+    with reference.unpacked(reference.STUDY) as path:
+        yield str(path)
 
 
 @pytest.mark.slow
@@ -71,7 +71,15 @@ def test_the_published_study_gives_the_table_over_texts(reference, study: str, c
 @pytest.mark.slow
 def test_every_row_of_the_budgets_is_that_of_the_published_study(reference, study: str, capsys):
     told = Attnres(capsys).json("report", "--study", study, "--recipe", "budgets", "--scaling")
-    assert list(reference.budget_rows(told)) == _rows_of("Budgets")
+    assert list(reference.budget_rows(told)) == _rows_of("budgets.md", "One rate for all budgets")
+
+
+@pytest.mark.slow
+def test_every_row_at_rates_for_four_times_the_tokens_is_that_of_the_published_study(reference):
+    with reference.unpacked(reference.LONG) as study:
+        assert list(reference.long_rows(study)) == _rows_of(
+            "budgets.md", "At rates for that length"
+        )
 
 
 def test_your_study_stands_beside_the_nearest_table(
