@@ -239,6 +239,7 @@ def test_what_auto_takes_has_a_name_each(monkeypatch: pytest.MonkeyPatch):
 def test_what_is_missing_around_is_said_with_what_to_type(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
+    monkeypatch.setattr(torch.version, "cuda", None)  # a build for CUDA without a GPU is a problem
     assert problems("cpu") == []
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
