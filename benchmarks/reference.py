@@ -1,4 +1,4 @@
-"""Tables of docs/results/reference.md: of every design, and of rates at four times the tokens.
+"""Tables of docs/results/reference.md and of docs/results/budgets.md, whose rates it tells.
 
     python benchmarks/reference.py
     python benchmarks/reference.py --renew
@@ -39,7 +39,7 @@ TEXTS = STUDY.with_name("reference-texts.json")
 LONG = STUDY.with_name("four-times.db.xz")
 SHIPPED = ROOT / "recipes" / "reports" / "reference"
 _DIGITS = "+.3f"
-_LONG_TITLES = ("design", "rate of `budgets`", "1.41 less", "2 less", "2.8 less", "difference")
+_LONG_TITLES = ("design", "rate of `budgets`", "/ 1.41", "/ 2", "/ 2.8", "difference")
 _TRIED_ON = (0, 1)
 _TITLES = ("design", "Python sources", "tokens", "step", "time", "English", "texts")
 _PUBLISHED = ("modded-2024", "modded-2026", "nanochat")
@@ -125,8 +125,7 @@ def long_rows(study: Path) -> Iterator[list[str]]:
     tried = _by_rate(study)
     ((_, recipe),) = preregister.read("four-times", canonical)
     told = report(study, [recipe.digest], study.with_suffix(".json"))
-    arms = sorted(told["arms"], key=lambda arm: arm["variant"] != told["baseline"])
-    for arm in arms:
+    for arm in told["arms"]:
         means = [mean for _, mean in sorted(tried[arm["variant"]].items(), reverse=True)]
         cells = [f"**{mean:.4f}**" if mean == min(means) else f"{mean:.4f}" for mean in means]
         name = _short_names().get(arm["variant"], arm["variant"])
@@ -157,7 +156,7 @@ def unpacked(packed: Path) -> Iterator[Path]:
 
 
 def report(study: Path, recipe: Sequence[str], to: Path) -> Table:
-    """Write what `attnres report` says of a study's recipe, as JSON."""
+    """What `attnres report` says of a study's recipes; the JSON is kept in a file."""
     command = [sys.executable, "-m", "attnres_cli", "report", "--study", str(study)]
     command += [part for each in recipe for part in ("--recipe", each)]
     command += ["--format", "json", "--output", str(to), "-q"]

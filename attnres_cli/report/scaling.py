@@ -151,14 +151,16 @@ def qualified(found: Ladder) -> list[str]:
 
 
 def one_rate(found: Ladder) -> list[str]:
-    """What else becomes of a gap over budgets where no arm has a learning rate for each of them."""
+    """What a course over budgets may come of instead, where each arm has one learning rate for all
+    of them; empty otherwise.
+    """
     differ = differing([rung.recipe for rung in found.rungs])
     has_rates = found.terms.is_tuned or any(key.endswith("optim.lr") for key in differ)
     if found.doubled != "tokens" or has_rates or not any(arm.trend for arm in found.arms):
         return []
     return [
-        "each arm has one learning rate for all budgets: the best one falls as they grow, for some "
-        "arms more than for others, and the gaps move with it; --tune-lr finds one for each budget"
+        "each arm has one learning rate for all budgets: the best one may fall as budgets grow, for "
+        "some arms more than for others, which moves the gaps; --tune-lr finds one for each budget"
     ]
 
 
