@@ -159,8 +159,9 @@ def one_rate(found: Ladder) -> list[str]:
     if found.doubled != "tokens" or has_rates or not any(arm.trend for arm in found.arms):
         return []
     return [
-        "each arm has one learning rate for all budgets: the best one may fall as budgets grow, for "
-        "some arms more than for others, which moves the gaps; --tune-lr finds one for each budget"
+        "each arm has one learning rate for all budgets: the best one may fall as budgets grow, "
+        "for some arms more than for others, which moves the gaps; --tune-lr finds one for each "
+        "budget"
     ]
 
 
